@@ -276,3 +276,24 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=name):
             call()
+
+
+@pytest.mark.parametrize(
+    "name", first(["successors", "selected", "native", "dense", "sparse_heads", "local_window"], 2)
+)
+def test_a_cache_in_int8_is_smaller_and_nearly_as_exact(name):
+    layer, x = made(name), normal(2, 40, SIZE)
+    whole, bytes_of = ops.convert_to_numpy(layer(x, use_causal_mask=True)), {}
+    for dtype, tolerance in ((None, TOLERANCE), ("int8", 0.04)):  # of values up to 5
+        cache, at = layer.init_cache(2, 40, rewind=3, dtype=dtype), 0
+        bytes_of[dtype] = sum(ops.convert_to_numpy(leaf).nbytes for leaf in keras.tree.flatten(cache))
+        for count in (17, 1, 18, 4):
+            y, cache = layer.extend(x[:, at : at + count], cache)
+            at += count
+            if count == 18:  # the same tokens again
+                y, cache = layer.extend(x[:, at - 3 : at], layer.rewind(cache, at - 3))
+            error = np.abs(ops.convert_to_numpy(y) - whole[:, at - y.shape[1] : at]).max()
+            assert error < tolerance
+    assert error > TOLERANCE and bytes_of["int8"] < 0.7 * bytes_of[None]
+    with pytest.raises(ValueError, match="`dtype` must be one of"):
+        layer.init_cache(2, 40, dtype="int4")

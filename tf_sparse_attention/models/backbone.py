@@ -348,6 +348,7 @@ class Backbone(CheckedInputs, Model):
         memory: dict[str, Tensor] | None = None,
         positions_in_cache: bool = False,
         rewind: int = 0,
+        dtype: str | None = None,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Create the cache of empty sequences, for `extend`.
@@ -361,7 +362,7 @@ class Backbone(CheckedInputs, Model):
                 models whose caches have a constant size.
             memory: result of `forward_with_memory` for the previous segment. Each row continues its latest document,
                 and positions count from 0 again. None: no memory.
-            positions_in_cache, rewind: as in `AttentionLayer.init_cache`, for all blocks.
+            positions_in_cache, rewind, dtype: as in `AttentionLayer.init_cache`, for all blocks.
             **encoded: with `cross_attention`, "encoder_sequence" and, for padding, "encoder_padding_mask". The cache
                 holds the keys and values of the encoder sequence.
 
@@ -386,6 +387,7 @@ class Backbone(CheckedInputs, Model):
                 seen,
                 positions_in_cache=positions_in_cache,
                 rewind=rewind,
+                dtype=dtype,
                 **select_block_inputs(block, encoded),
             )
             for block in self.blocks

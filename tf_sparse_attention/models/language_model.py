@@ -193,10 +193,11 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         memory: dict[str, Tensor] | None = None,
         positions_in_cache: bool = False,
         rewind: int = 0,
+        dtype: str | None = None,
         **encoded: Tensor | None,
     ) -> dict[str, Any]:
         """Create the KV cache of empty sequences; see `Backbone.init_cache`."""
-        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, rewind, **encoded)
+        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, rewind, dtype, **encoded)
 
     def extend(
         self,

@@ -9,13 +9,27 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import ring_positions, take_slots
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import are_known, min_if_known, shape
+from tf_sparse_attention.ops.shapes import are_known, max_over, min_if_known, shape
 from tf_sparse_attention.patterns.selection import NewTokens, SelectedKeys, TokenInfo
-from tf_sparse_attention.types import Size, Tensor
+from tf_sparse_attention.types import DType, Size, Tensor
 
 # The position of an empty slot, less than any position of a token. Caches store positions minus this number, so that an
 # empty cache is all zeros: some export formats initialize state with zeros.
 EMPTY = -(2**30)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize rows (..., H) to int8 with a scale per row, float32 (...)."""
+    x = ops.cast(x, "float32")
+    scale = max_over(ops.abs(x), axis=-1) / 127
+    return ops.cast(ops.round(x / ops.where(scale > 0, scale, 1)[..., None]), "int8"), scale
+
+
+def stored_rows(rows: Tensor, scale: Tensor | None, dtype: DType) -> Tensor:
+    """Return the rows (..., H) of a cache in a dtype. `scale` (...) is None for rows that are not quantized."""
+    if scale is None:
+        return rows
+    return ops.cast(ops.cast(rows, "float32") * scale[..., None], dtype)
 
 
 class Buckets(NamedTuple):

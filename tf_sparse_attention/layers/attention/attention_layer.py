@@ -499,6 +499,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
         rewind: int = 0,
+        dtype: str | None = None,
     ) -> Cache:
         """Create an empty cache.
 
@@ -515,6 +516,8 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
                 Default False.
             rewind: number of last tokens that `rewind` can take back from caches that overwrite old tokens, such as
                 that of a window. Other caches can take back all tokens. Default 0.
+            dtype: None for keys and values in the compute dtype, or "int8" for quantized ones, with a float32 scale per
+                head and slot.
 
         Returns:
             Dictionary of tensors: floats in the compute dtype, int32 counters, and the memory mask, if any.
@@ -533,9 +536,17 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
         checks.check_count("rewind", rewind, minimum=0)
+        checks.check_choice("dtype", dtype, (None, "int8"))
         length = max_length if memory is None else max_length + shape(memory)[1]
         cache = empty_cache(
-            plans, batch_size, (self.key_dim, self.value_dim), length, self.compute_dtype, self.selectors, rewind
+            plans,
+            batch_size,
+            (self.key_dim, self.value_dim),
+            length,
+            self.compute_dtype,
+            self.selectors,
+            rewind,
+            is_quantized=dtype == "int8",
         )
         if memory is not None:
             cache = fill_memory(cache, *memory_keys(self, memory, memory_mask, batch_size))

@@ -118,8 +118,9 @@ class BlockSelectedAttention(AttentionLayer):
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
         rewind: int = 0,
+        dtype: str | None = None,
     ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind)
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind, dtype)
         if self._convolution is not None:
             cache[CONVOLUTION] = self._convolution.empty_cache(batch_size, rewind)
         return cache

@@ -232,8 +232,9 @@ class NativeSparseAttention(AttentionLayer):
         memory_mask: Tensor | None = None,
         positions_in_cache: bool = False,
         rewind: int = 0,
+        dtype: str | None = None,
     ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind)
+        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind, dtype)
         sizes = batch_size, self.num_key_heads, shape(cache[SELECTED]["key"])[2] // self.block_size, rewind
         return {
             **cache,

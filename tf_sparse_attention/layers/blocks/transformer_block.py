@@ -274,11 +274,12 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         encoder_padding_mask: Tensor | None = None,
         positions_in_cache: bool = False,
         rewind: int = 0,
+        dtype: str | None = None,
     ) -> dict[str, Any]:
         """Create a dictionary of empty caches, keyed by layer name, and compute the cross-attention cache.
 
         Args:
-            batch_size, max_length, memory_mask, positions_in_cache, rewind: as in `AttentionLayer.init_cache`.
+            batch_size, max_length, memory_mask, positions_in_cache, rewind, dtype: as in `AttentionLayer.init_cache`.
             memory: float (B, L, D), inputs of this block.
             encoder_sequence, encoder_padding_mask: as in the call.
 
@@ -291,7 +292,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         if memory is not None and is_before(self.norm):
             memory = self._attention_norm(memory)
         arguments = batch_size, max_length, memory, memory_mask, positions_in_cache
-        cache: dict[str, Any] = {self.attention.name: self.attention.init_cache(*arguments, rewind=rewind)}
+        cache: dict[str, Any] = {self.attention.name: self.attention.init_cache(*arguments, rewind, dtype)}
         if self.cross_attention is not None:
             cross_cache = self.cross_attention.init_cross_cache(encoder_sequence, value_mask=encoder_padding_mask)
             cache[self.cross_attention.name] = cross_cache

@@ -17,7 +17,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import are_known, pad_axis, repeat_key_heads, shape, slice_axis, take_key_heads
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.cache_policies import EMPTY, Buckets
+from tf_sparse_attention.patterns.cache_policies import EMPTY, Buckets, stored_rows
 from tf_sparse_attention.patterns.engine.attention import attend_arranged, attend_plain, join_results
 from tf_sparse_attention.patterns.engine.head_plans import (
     AttentionOptions,
@@ -30,6 +30,7 @@ from tf_sparse_attention.patterns.engine.head_plans import (
 )
 from tf_sparse_attention.patterns.engine.kv_cache import (
     MAX_SCATTERED,
+    ROWS,
     Cache,
     Entry,
     Selectors,
@@ -49,7 +50,7 @@ from tf_sparse_attention.patterns.selection import (
     TokenFeatures,
     TokenInfo,
 )
-from tf_sparse_attention.types import Size, Tensor
+from tf_sparse_attention.types import DType, Size, Tensor
 
 MIN_TILED = 16  # new tokens; fewer tokens gather their slots one by one and attend to each other in one group
 
@@ -310,7 +311,8 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         tiles = CachedTiles(
             leaf, buckets._replace(indices=indices), known[leaf.index], positions, slot_positions, group_size
         )
-        attended = tiles.split_choices(attend(tiles, inputs.query, entry["key"], entry["value"], known))
+        key, value = (stored_rows(entry[name], entry.get(f"{name}_scale"), inputs.query.dtype) for name in ROWS)
+        attended = tiles.split_choices(attend(tiles, inputs.query, key, value, known))
         sums = cast(Tensor, attended.log_sum_exp)
         return [
             Attended(attended.output[:, :, choice], log_sum_exp=sums[:, :, choice]) for choice in range(len(indices))
@@ -321,7 +323,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         visible = min(length, num_slots)
         positions, own = positions[:, :visible], {name: x[..., :visible] for name, x in own.items()}
         features = {index: {name: x[..., :visible] for name, x in y.items()} for index, y in features.items()}
-    slots = _read(leaf, entry, features, selectors, buckets, policy.shares_reads)
+    slots = _read(leaf, entry, features, selectors, buckets, policy.shares_reads, inputs.query.dtype)
     arrangement = CachedKeys(leaf, slots, positions, num_heads)
     query = slice_axis(inputs.query, -2, 0, visible)
     output, _, log_sum_exp = attend(arrangement, query, slots.key, slots.value, slots.features)
@@ -357,6 +359,7 @@ def _read(
     selectors: Selectors,
     buckets: Buckets | None,
     is_shared: bool,
+    dtype: DType,
 ) -> ReadSlots:
     """Return the `ReadSlots` of new queries: all slots, or gathered buckets."""
     if buckets is None:
@@ -380,7 +383,9 @@ def _read(
         positions = take("position") + EMPTY
         exists = merge(positions > EMPTY, at >= 0)
     known = _slot_features(leaf, features, selectors, take)
-    return ReadSlots(take("key"), take("value"), positions, exists, known)
+    scales = [take(f"{name}_scale") if f"{name}_scale" in entry else None for name in ROWS]
+    key, value = (stored_rows(take(name), scale, dtype) for name, scale in zip(ROWS, scales, strict=True))
+    return ReadSlots(key, value, positions, exists, known)
 
 
 def _attend_new(leaf: Leaf, inputs: Inputs, tokens: NewTokens) -> Attended:

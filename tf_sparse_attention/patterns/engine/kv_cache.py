@@ -16,11 +16,12 @@ from keras import ops
 from tf_sparse_attention.ops.gather import take_positions, take_rows, write_slots
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import argmax_last_axis, max_over, shape
-from tf_sparse_attention.patterns.cache_policies import EMPTY, CachePolicy
+from tf_sparse_attention.patterns.cache_policies import EMPTY, CachePolicy, quantize_rows, stored_rows
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, slice_inputs, take_heads
 from tf_sparse_attention.patterns.selection import NewTokens, SelectionInputs, Selector, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
+ROWS = ("key", "value")  # entries of rows, which a quantized cache has with "key_scale" and "value_scale"
 NUM_TOKENS = "num_tokens"  # in the cache of a layer: tokens per row, int32 (B,), -1 after an invalid extension
 LONGEST = "longest"  # in the cache of a layer that can take back tokens: the largest number of tokens, int32 (B,)
 STREAMING = "streaming"  # in the cache of a layer with positions in the cache; zeros (B,)
@@ -48,6 +49,7 @@ def empty_cache(
     dtype: DType,
     selectors: Selectors,
     rewind: int = 0,
+    is_quantized: bool = False,
 ) -> Cache:
     """Return the cache before the first token.
 
@@ -59,6 +61,7 @@ def empty_cache(
         dtype: dtype of keys and values.
         selectors: for each leaf its `Selector`, or None.
         rewind: number of tokens that can be taken back. Default 0.
+        is_quantized: whether keys and values are int8, with a scale per head and slot. Default False.
     """
     cache = {}
     for plan in plans:
@@ -66,10 +69,13 @@ def empty_cache(
         for leaf in plan.leaves:
             slots = cache_policy(leaf).with_spare(rewind).num_slots(max_length)
             selector = selectors[leaf.index]
+            stored = "int8" if is_quantized else dtype
             entry = {
-                name: ops.zeros((batch_size, heads, slots, size), dtype=dtype)
-                for name, size in zip(("key", "value"), sizes, strict=True)
+                name: ops.zeros((batch_size, heads, slots, size), dtype=stored)
+                for name, size in zip(ROWS, sizes, strict=True)
             }
+            if is_quantized:
+                entry |= {f"{name}_scale": ops.zeros((batch_size, heads, slots), dtype="float32") for name in ROWS}
             entry |= {} if selector is None else selector.init(entry["key"])
             shared = 1 if selector is None else heads
             entry["position"] = ops.zeros((batch_size, shared, slots), dtype="int32")
@@ -109,7 +115,8 @@ def rewind_cache(plans: Iterable[HeadPlan], cache: Cache, selectors: Selectors, 
             changed = {} if selector is None else selector.rewind(entry, lengths)
             if leaf.reads_successors:  # the slot of the next position holds the key of the last token that remains
                 is_next = ops.broadcast_to(entry["position"] == ends, shape(entry["key"])[:3])
-                key = take_rows(entry["key"], argmax_last_axis(ops.cast(is_next, "float32"))[..., None])
+                rows = stored_rows(entry["key"], entry.get("key_scale"), entry["last_key"].dtype)
+                key = take_rows(rows, argmax_last_axis(ops.cast(is_next, "float32"))[..., None])
                 found = ops.any(is_next, axis=-1, keepdims=True)[..., None]
                 changed["last_key"] = ops.where(found, key, entry["last_key"])
             changed["position"] = ops.where(entry["position"] < ends, entry["position"], 0)
@@ -252,7 +259,8 @@ def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, in_place: bool) -> Entr
         in_place: whether tokens are written one by one; they must have different slots. False: all slots are rewritten.
     """
     tokens, positions = new.tokens, new.tokens.positions[:, None]
-    token, written = TokenInfo(positions, new.features), {**new.written, "position": positions - EMPTY}
+    token = TokenInfo(positions, new.features)
+    written = {**_quantized(entry, new.written), "position": positions - EMPTY}
     if in_place:
         at, kept = cache_policy(leaf).slot(token, shape(entry["key"])[2])
         # With successor values, no token comes before the first.
@@ -265,6 +273,15 @@ def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, in_place: bool) -> Entr
             is_new = merge(is_new, at + tokens.start[:, None, None] > 0)
         entry = {**entry, **{name: _rewrite(entry[name], x, at, is_new) for name, x in written.items()}}
     return entry if new.last_key is None else {**entry, "last_key": new.last_key}
+
+
+def _quantized(entry: Entry, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return rows for an entry by name, quantized with their scales if the entry is."""
+    result = dict(written)
+    for name in ROWS:
+        if f"{name}_scale" in entry:
+            result[name], result[f"{name}_scale"] = quantize_rows(written[name])
+    return result
 
 
 def _rewrite(slots: Tensor, x: Tensor, at: Tensor, is_new: Tensor) -> Tensor:
@@ -291,7 +308,8 @@ def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache
     positions = ops.arange(slots, dtype="int32") - slots  # slot s holds position s - S
     at = ops.broadcast_to((positions + length)[None, None], (batch, 1, slots))
     is_new = at >= 0
-    new = {part: _rewrite(entry[part], x, at, is_new) for part, x in (("key", key), ("value", value))}
+    rows = _quantized(entry, {"key": key, "value": value})
+    new = {part: _rewrite(entry[part], x, at, is_new) for part, x in rows.items()}
     seen = ops.logical_and(ops.take(seen, ops.maximum(at[0, 0], 0), axis=1), is_new[:, 0])
     position = ops.where(seen, positions - EMPTY, 0)[:, None]
     return {name: {**entry, **new, "position": position, "remembered": seen}}
