@@ -9,7 +9,7 @@ from keras import ops
 
 from tests.draws import first
 from tests.layers.decoded import error_of_decoding
-from tests.programs import compiled_on_jax
+from tests.programs import as_program, compiled_on_jax
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
 
@@ -124,3 +124,25 @@ def test_what_cannot_be_decoded_is_refused():
     inputs = {"token_ids": np.ones((1, 4), "int32"), "segment_ids": np.zeros((1, 4), "int32")}
     with pytest.raises(ValueError, match="`inputs`"):
         model.extend(inputs, model.init_cache(1, 9))
+
+
+@pytest.mark.parametrize("as_one_program", [False, True])
+def test_a_prompt_is_read_in_chunks(as_one_program):
+    model, ids = make([LOCAL]), np.arange(1, 43).reshape(3, 14) % 19 + 1
+    is_token = np.arange(14) < np.array([[14], [9], [0]])
+    whole, expected = model.extend(ids, model.init_cache(3, 20), is_token)
+    read = as_program(model.prefill) if as_one_program else model.prefill
+    for chunk_size in (4, 14, 50):
+        logits, cache = read(ids, model.init_cache(3, 20), is_token, chunk_size=chunk_size)
+        np.testing.assert_allclose(logits[:2, 0], ops.convert_to_numpy(whole)[[0, 1], [13, 8]], atol=1e-5)
+        for one, other in zip(*map(keras.tree.flatten, (cache, expected)), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    wrong = np.arange(14) >= np.array([[5], [0], [0]])
+    if as_one_program:
+        logits, cache = read(ids, model.init_cache(3, 20), wrong, chunk_size=4)
+        assert np.isnan(ops.convert_to_numpy(logits)).any(axis=(1, 2)).tolist() == [True, False, False]
+    else:
+        with pytest.raises(ValueError, match="`mask` must have padding on the right"):
+            read(ids, model.init_cache(3, 20), wrong, chunk_size=4)
+        with pytest.raises(ValueError, match="`chunk_size`"):
+            read(ids, model.init_cache(3, 20), chunk_size=0)

@@ -10,7 +10,11 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks, layers
-from tf_sparse_attention.layers.attention.attention_checks import check_entries, num_cached_tokens
+from tf_sparse_attention.layers.attention.attention_checks import (
+    check_entries,
+    is_padded_on_the_right,
+    num_cached_tokens,
+)
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
@@ -37,7 +41,7 @@ from tf_sparse_attention.models.inputs import (
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory, in_last_document
 from tf_sparse_attention.ops.random_bits import derived_seed
-from tf_sparse_attention.ops.shapes import shape
+from tf_sparse_attention.ops.shapes import shape, split
 from tf_sparse_attention.types import Config, Tensor
 
 
@@ -438,6 +442,50 @@ class Backbone(CheckedInputs, Model):
         for block in self.blocks:
             x, new[block.name] = block.extend(x, cache[block.name], mask, index)
         return (x if self.final_norm is None else self.final_norm(x)), new
+
+    def prefill(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        cache: dict[str, Any],
+        mask: Tensor | None = None,
+        chunk_size: int = 512,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Read a long prompt in chunks, in the memory of one chunk.
+
+        Args:
+            inputs, cache, mask: as in `extend`. The cache may hold tokens.
+            chunk_size: tokens per chunk. Default 512.
+
+        Returns:
+            Pair of the vectors (B, 1, D) at the last token of each row, and the cache. Rows without tokens have zeros.
+
+        Raises:
+            ValueError: as in `extend`, or if `chunk_size` is not a positive integer.
+        """
+        checks.check_count("chunk_size", chunk_size)
+        unpacked = unpack(inputs, self.input_names, mask)
+        tokens = self.as_inputs("inputs", unpacked.tokens, unpacked.padding_mask)
+        batch, length = shape(tokens)[:2]
+        mask = token_mask("mask", unpacked.padding_mask, tokens)
+        mask = ops.ones((batch, length), "bool") if mask is None else ops.broadcast_to(mask, (batch, length))
+        is_right = is_padded_on_the_right(mask)
+        if is_right is not None:  # a mask that `extend` turns into NaN
+            mask = ops.where(is_right[:, None], mask, ops.arange(length, dtype="int32") > 0)
+        number = (length + chunk_size - 1) // chunk_size
+        chunks = ops.moveaxis(split(tokens, chunk_size, 1 - len(tokens.shape), number), 1, 0)  # (n, B, c, ...)
+        masks = ops.moveaxis(split(mask, chunk_size, -1, number), 1, 0)
+
+        def read(index, last, cache):
+            is_token = masks[index]
+            x, cache = self.extend(chunks[index], cache, is_token)
+            count = ops.sum(ops.cast(is_token, "int32"), axis=-1)[:, None, None]
+            at = ops.broadcast_to(ops.maximum(count - 1, 0), (batch, 1, 1))
+            return index + 1, ops.where(count > 0, ops.take_along_axis(x, at, axis=1), last), cache
+
+        start = ops.zeros((), "int32"), ops.zeros((batch, 1, self.hidden_dim), self.compute_dtype), cache
+        if isinstance(number, int) and number == 1:
+            return read(0, *start[1:])[1:]
+        return ops.while_loop(lambda index, *_: index < number, read, start)[1:]
 
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
         """Forget the last tokens of each row.

@@ -210,6 +210,17 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         x, cache = self.backbone.extend(inputs, cache, mask, index)
         return self.logits(x), cache
 
+    def prefill(
+        self,
+        inputs: Tensor | dict[str, Tensor],
+        cache: dict[str, Any],
+        mask: Tensor | None = None,
+        chunk_size: int = 512,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Read a long prompt in chunks. Returns the logits (B, 1, V) after its last token; see `Backbone.prefill`."""
+        x, cache = self.backbone.prefill(inputs, cache, mask, chunk_size)
+        return self.logits(x), cache
+
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
         """Forget the last tokens of each row; see `Backbone.rewind`."""
         return self.backbone.rewind(cache, lengths)

@@ -347,7 +347,7 @@ def check_extension(
         start = _checked_start(held, ops.broadcast_to(ops.cast(index, "int32"), (batch,)))
     known = concrete_values(start)
     counts = ops.full((batch,), length, dtype="int32")
-    is_right = _is_padded_on_the_right(mask)
+    is_right = is_padded_on_the_right(mask)
     if mask is not None:
         counts = ops.sum(ops.cast(ops.broadcast_to(mask, (batch, length)), "int32"), axis=-1)
     if kept is not None:
@@ -407,7 +407,7 @@ def check_rewind(plans: Sequence[HeadPlan], cache: Cache, lengths: Size) -> tupl
     return lengths, ops.where(is_valid, lengths, -1)
 
 
-def _is_padded_on_the_right(mask: Tensor | None) -> Tensor | None:
+def is_padded_on_the_right(mask: Tensor | None) -> Tensor | None:
     """Return whether padding is on the right in each row, bool (B,); None: it is known to be.
 
     Raises:

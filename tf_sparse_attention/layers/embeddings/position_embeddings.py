@@ -71,7 +71,7 @@ class GridEmbedding(keras.layers.Layer):
     def call(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         length = shape(inputs)[1]
         max_length = math.prod(self.grid)
-        if isinstance(length, int) and length > max_length:
+        if positions is None and isinstance(length, int) and length > max_length:
             raise ValueError(
                 "`inputs` must be no longer than the grid. "
                 f"Received: {length} positions, grid={self.grid} with {max_length} positions."
