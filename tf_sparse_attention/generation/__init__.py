@@ -15,11 +15,12 @@ from tf_sparse_attention.generation.samplers import (
     keep_top_k,
     sample,
 )
-from tf_sparse_attention.generation.speculative import Speculative, SpeculativeState, speculate
+from tf_sparse_attention.generation.speculative import SpeculativeState, speculate
 from tf_sparse_attention.generation.strategies import (
     BeamSearch,
     DecodingConfig,
     Sampling,
+    Speculative,
     get_strategy,
 )
 from tf_sparse_attention.ops.random_bits import fold_in, row_keys, uniform

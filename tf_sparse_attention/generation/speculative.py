@@ -1,71 +1,16 @@
 """Speculative decoding: a cheap draft model proposes tokens, and the target model verifies them in one pass."""
 
-import dataclasses
 from typing import Any, NamedTuple, Protocol
 
 from keras import ops
 
-from tf_sparse_attention import checks
 from tf_sparse_attention.generation.loop import Progress, is_stop, log_prob_of
-from tf_sparse_attention.generation.strategies import DecodingConfig, Sampling, get_strategy
+from tf_sparse_attention.generation.strategies import Sampling
 from tf_sparse_attention.ops.random_bits import fold_in, uniform
 from tf_sparse_attention.types import Tensor
 
 # Uses of the key of a position: drafts, acceptance, and tokens in place of rejected drafts.
 DRAFT, ACCEPT, REPLACE = 1, 2, 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Speculative:
-    """Speculative decoding (Leviathan et al. 2023, algorithm 1).
-
-    The draft model proposes `num_draft_tokens` tokens. The target model computes their probabilities in one pass, and
-    accepts each with probability min(1, p / q). After a rejection, the next token is sampled from max(p - q, 0). So
-    tokens follow the distribution of the target model exactly, whatever the draft model is. With "greedy", a draft is
-    accepted if it is the target's most likely token.
-
-    The draft model can be a smaller model with the same vocabulary, or the target model with sparser attention and the
-    same weights (self-speculation).
-
-    Args:
-        draft: a causal `LanguageModel` with a KV cache, and the vocabulary of the target model.
-        num_draft_tokens: number of proposed tokens per pass of the target model. Default 4.
-        strategy: "greedy", "random" or a `Sampling` without repetition settings. Default "greedy".
-
-    Raises:
-        ValueError: if an argument is invalid.
-
-    Example:
-        >>> strategy = tsa.generation.Speculative(draft, num_draft_tokens=4, strategy="random")
-        >>> model.generate("def main():", max_length=300, tokenizer=ByteTokenizer(), strategy=strategy)
-    """
-
-    draft: Any
-    num_draft_tokens: int = 4
-    strategy: str | DecodingConfig = "greedy"
-
-    def __post_init__(self) -> None:
-        checks.check_count("num_draft_tokens", self.num_draft_tokens)
-        chosen = get_strategy(self.strategy)
-        if not isinstance(chosen, Sampling) or chosen.adjust(chosen.values) is not None:
-            raise ValueError(
-                "`strategy` must be 'greedy', 'random' or a `Sampling` without repetition settings. "
-                f"Received: strategy={self.strategy!r}."
-            )
-        object.__setattr__(self, "strategy", chosen)
-        for name in ("extend", "rewind", "init_cache"):
-            if not hasattr(self.draft, name):
-                raise ValueError(f"`draft` must be a language model with `{name}`. Received: draft={self.draft!r}.")
-
-    @property
-    def kind(self) -> tuple:
-        """Hashable settings that determine the program."""
-        return Speculative, self.num_draft_tokens, *self.strategy.kind  # type: ignore[union-attr]  # a `Sampling`
-
-    @property
-    def values(self) -> dict[str, Tensor]:
-        """Settings that are inputs of the program, a dictionary of scalar arrays."""
-        return self.strategy.values  # type: ignore[union-attr]
 
 
 class CachedModel(Protocol):
@@ -105,7 +50,7 @@ def speculate(
     stop_token_ids: Tensor,
     num_tokens: int | Tensor | None = None,
 ) -> Progress:
-    """Generate tokens by speculative decoding, see `Speculative`.
+    """Generate tokens by speculative decoding, see `tf_sparse_attention.generation.Speculative`.
 
     Args:
         progress: a `Progress` with a `SpeculativeState`.
