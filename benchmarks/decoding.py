@@ -6,8 +6,9 @@ The models differ only in attention: local, local and routed, strided, selected 
 four blocks), and dense. Each model decodes greedily in one compiled loop from a start position. Results are from the
 best of several alternating runs.
 
-1. By position: "last to first" is the speed at the last position relative to the first. "prompt" is the time of
-   `prefill` relative to a forward call, for a prompt of 2048 tokens.
+1. By position: "last to first" is the speed at the last position relative to the first. "prompt" is the time of a first
+   `extend` relative to a forward call, for a prompt of 2048 tokens. "extend" is the time of 2048 tokens more, relative
+   to what they cost as the end of a prompt of 4096 tokens.
 2. By size: for several numbers of keys per query, each sparse model is compared with a model of local attention whose
    cache has as many bytes.
 """
@@ -129,7 +130,7 @@ def tokens_a_second(loop, cache, positions, steps, repeats):
 
 
 def cost_of_prompt(model, repeats, length):
-    """Return the time of `prefill` divided by the time of a forward call, each the best of alternating runs."""
+    """Return the time of a first `extend` divided by the time of a forward call, each the best of alternating runs."""
     ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, length)), "int32")
     empty = model.init_cache(1, length)
 
@@ -148,6 +149,32 @@ def cost_of_prompt(model, repeats, length):
     return best["prefill"] / best["call"]
 
 
+def cost_of_more(model, repeats, length):
+    """Return the time of `extend` by `length` tokens after as many, divided by what they add to the time of a prompt."""
+    ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, 2 * length)), "int32")
+    empty = model.init_cache(1, 2 * length)
+
+    def read(ids, cache, index):
+        return _last(model, *model.backbone.extend(ids, cache, index=index))
+
+    first = compiled(lambda ids: read(ids, empty, 0))
+    more = compiled(lambda ids, cache: read(ids, cache, None))
+    _, cache = first(ids[:, :length])
+    programs = {
+        "half": lambda: first(ids[:, :length]),
+        "whole": lambda: first(ids),
+        "more": lambda: more(ids[:, length:], cache),
+    }
+    best = dict.fromkeys(programs, float("inf"))
+    for run in range(repeats + 1):
+        for name, program in programs.items():
+            begun = time.perf_counter()
+            ops.convert_to_numpy(keras.tree.flatten(program())[0])
+            if run > 0:
+                best[name] = min(best[name], time.perf_counter() - begun)
+    return best["more"] / (best["whole"] - best["half"])
+
+
 def _last(model, x, cache):
     return model.logits(x[:, -1]), cache
 
@@ -156,7 +183,7 @@ def by_position(given, prompt=PROMPT):
     """Yield the headings, then one row per kind of model."""
     length = max(given.positions) + given.steps
     headings = ["attention", *(f"tokens/s at {position}" for position in given.positions)]
-    yield [*headings, "last to first", "cache MiB", "bytes per token of context", "prompt"]
+    yield [*headings, "last to first", "cache MiB", "bytes per token of context", "prompt", "extend"]
     for kind in KINDS:
         model = make_model(kind, given.layers, given.heads, length)
         cache = model.init_cache(given.batch, length)
@@ -165,7 +192,8 @@ def by_position(given, prompt=PROMPT):
         size = cache_bytes(cache)
         figures = [f"{rate:.0f}" for rate in rates.values()]
         figures += [f"{last / first:.2f}", f"{size / 2**20:.2f}", f"{size / given.batch / length:.0f}"]
-        yield [kind, *figures, f"{cost_of_prompt(model, given.repeats, prompt):.2f}"]
+        figures += [f"{cost(model, given.repeats, prompt):.2f}" for cost in (cost_of_prompt, cost_of_more)]
+        yield [kind, *figures]
 
 
 def by_size(given):

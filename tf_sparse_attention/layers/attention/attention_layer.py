@@ -550,6 +550,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         )
         if memory is not None:
             cache = fill_memory(cache, *memory_keys(self, memory, memory_mask, batch_size))
+        cache |= self.init_state(cache, batch_size, rewind)
         cache[NUM_TOKENS] = ops.zeros((batch_size,), dtype="int32")
         if positions_in_cache:
             streaming_cache.check_streaming(self, plans, memory)
@@ -557,6 +558,10 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         if rewind:
             cache[LONGEST] = ops.zeros((batch_size,), dtype="int32")
         return cache
+
+    def init_state(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
+        """Return further entries of an empty cache, for layers that keep more than keys and values."""
+        return {}
 
     def extend(
         self,

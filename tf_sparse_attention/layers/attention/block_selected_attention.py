@@ -110,20 +110,8 @@ class BlockSelectedAttention(AttentionLayer):
         query, key, value = heads
         return heads if self._convolution is None else (query, self._convolution.convolve(key, masks), value)
 
-    def init_cache(
-        self,
-        batch_size: Size,
-        max_length: Size | None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        positions_in_cache: bool = False,
-        rewind: int = 0,
-        dtype: str | None = None,
-    ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind, dtype)
-        if self._convolution is not None:
-            cache[CONVOLUTION] = self._convolution.empty_cache(batch_size, rewind)
-        return cache
+    def init_state(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
+        return {} if self._convolution is None else {CONVOLUTION: self._convolution.empty_cache(batch_size, rewind)}
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> Cache:
         heads, updated = self._convolve_new(heads, cache, tokens)

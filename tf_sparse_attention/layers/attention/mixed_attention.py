@@ -240,14 +240,12 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         max_length: Size | None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        positions_in_cache: bool = False,
-        rewind: int = 0,
-        dtype: str | None = None,
+        **options: Any,
     ) -> dict[str, Cache]:
         """Create a dictionary of empty caches, keyed by layer name; see `AttentionLayer.init_cache`."""
         check_has_cache(self)
-        arguments = batch_size, max_length, memory, memory_mask, positions_in_cache
-        return {name: part.init_cache(*arguments, rewind, dtype) for name, part in self._named_parts()}
+        arguments = batch_size, max_length, memory, memory_mask
+        return {name: part.init_cache(*arguments, **options) for name, part in self._named_parts()}
 
     def extend(
         self,

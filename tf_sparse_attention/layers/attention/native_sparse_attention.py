@@ -224,20 +224,9 @@ class NativeSparseAttention(AttentionLayer):
         selected = dense_pattern(self._selected, call, query.shape[1], masks, [BlockSelection(blocks)], options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
-    def init_cache(
-        self,
-        batch_size: Size,
-        max_length: Size | None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        positions_in_cache: bool = False,
-        rewind: int = 0,
-        dtype: str | None = None,
-    ) -> Cache:
-        cache = super().init_cache(batch_size, max_length, memory, memory_mask, positions_in_cache, rewind, dtype)
+    def init_state(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
         sizes = batch_size, self.num_key_heads, shape(cache[SELECTED]["key"])[2] // self.block_size, rewind
         return {
-            **cache,
             COMPRESSED_KEY: self._key_pooling.empty_cache(*sizes),
             COMPRESSED_VALUE: self._value_pooling.empty_cache(*sizes),
         }

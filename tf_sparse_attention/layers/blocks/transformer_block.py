@@ -272,16 +272,15 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         memory_mask: Tensor | None = None,
         encoder_sequence: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
-        positions_in_cache: bool = False,
-        rewind: int = 0,
-        dtype: str | None = None,
+        **options: Any,
     ) -> dict[str, Any]:
         """Create a dictionary of empty caches, keyed by layer name, and compute the cross-attention cache.
 
         Args:
-            batch_size, max_length, memory_mask, positions_in_cache, rewind, dtype: as in `AttentionLayer.init_cache`.
+            batch_size, max_length, memory_mask: as in `AttentionLayer.init_cache`.
             memory: float (B, L, D), inputs of this block.
             encoder_sequence, encoder_padding_mask: as in the call.
+            **options: further arguments of `AttentionLayer.init_cache`.
 
         Raises:
             ValueError: as in `AttentionLayer.init_cache`, and if only one of `encoder_sequence` and `cross_attention`
@@ -291,8 +290,8 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         self._check_encoder_sequence(encoder_sequence)
         if memory is not None and is_before(self.norm):
             memory = self._attention_norm(memory)
-        arguments = batch_size, max_length, memory, memory_mask, positions_in_cache
-        cache: dict[str, Any] = {self.attention.name: self.attention.init_cache(*arguments, rewind, dtype)}
+        arguments = batch_size, max_length, memory, memory_mask
+        cache: dict[str, Any] = {self.attention.name: self.attention.init_cache(*arguments, **options)}
         if self.cross_attention is not None:
             cross_cache = self.cross_attention.init_cross_cache(encoder_sequence, value_mask=encoder_padding_mask)
             cache[self.cross_attention.name] = cross_cache
