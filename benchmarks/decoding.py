@@ -130,7 +130,7 @@ def tokens_a_second(loop, cache, positions, steps, repeats):
 
 
 def cost_of_prompt(model, repeats, length):
-    """Return the time of a first `extend` divided by the time of a forward call, each the best of alternating runs."""
+    """Return the time of a first `extend` divided by that of a forward call, each the best of alternating runs."""
     ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, length)), "int32")
     empty = model.init_cache(1, length)
 

@@ -6,7 +6,7 @@ heads different patterns. `tsa.layers.SparseAttention` accepts every pattern.
 
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything, Ring
+from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, Ring
 from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
 from tf_sparse_attention.patterns.hashed import Hashed
@@ -15,7 +15,7 @@ from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
 from tf_sparse_attention.patterns.per_head import Heads, InTurn
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
-from tf_sparse_attention.patterns.selection import Selection, Selector, TokenFeatures, TokenInfo
+from tf_sparse_attention.patterns.selection import NewTokens, Selection, Selector, TokenFeatures, TokenInfo
 from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride
 from tf_sparse_attention.patterns.successors import Successors
 from tf_sparse_attention.patterns.summary import Summary
@@ -25,6 +25,7 @@ from tf_sparse_attention.patterns.window import Window
 __all__ = [
     "Arrangement",
     "Blocks",
+    "Buckets",
     "CachePolicy",
     "Call",
     "Dilated",
@@ -38,6 +39,7 @@ __all__ = [
     "ImageBlocks",
     "InTurn",
     "Nearest",
+    "NewTokens",
     "Pattern",
     "PhaseRings",
     "Ring",
