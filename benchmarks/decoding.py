@@ -150,7 +150,7 @@ def cost_of_prompt(model, repeats, length):
 
 
 def cost_of_more(model, repeats, length):
-    """Return the time of `extend` by `length` tokens after as many, divided by what they add to the time of a prompt."""
+    """Return the time of `extend` by `length` tokens after as many, divided by what they add to the time of a call."""
     ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, 2 * length)), "int32")
     empty = model.init_cache(1, 2 * length)
 

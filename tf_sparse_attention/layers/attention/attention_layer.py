@@ -590,6 +590,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
                 not the number of tokens in the cache, or if the cache cannot hold the tokens.
         """
         check_has_cache(self)
+        checks.check_dense("x", x)
         checks.check_static("x", x.shape, ((None,), (None,), (self.num_features,)))
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         plans = head_plans(self)
