@@ -8,7 +8,8 @@ best of several alternating runs.
 
 1. By position: "last to first" is the speed at the last position relative to the first. "prompt" is the time of a first
    `extend` relative to a forward call, for a prompt of 2048 tokens. "extend" is the time of 2048 tokens more, relative
-   to what they cost as the end of a prompt of 4096 tokens.
+   to what they cost as the end of a prompt of 4096 tokens. "int8 error" is the mean difference of the logits after a
+   prompt of 2048 tokens with a cache in int8, relative to their standard deviation.
 2. By size: for several numbers of keys per query, each sparse model is compared with a model of local attention whose
    cache has as many bytes.
 """
@@ -69,7 +70,7 @@ def make_model(kind, layers, heads, length, keys=KEYS):
 
 def cache_bytes(cache):
     """Return the bytes of all tensors of a cache."""
-    sizes = {"float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
+    sizes = {"float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
     leaves = keras.tree.flatten(cache)
     return sum(sizes[keras.backend.standardize_dtype(x.dtype)] * int(ops.prod(ops.shape(x))) for x in leaves)
 
@@ -175,6 +176,16 @@ def cost_of_more(model, repeats, length):
     return best["more"] / (best["whole"] - best["half"])
 
 
+def error_of_int8(model, length):
+    """Return the mean difference of logits with a cache in int8, relative to the standard deviation of the logits."""
+    ids = ops.convert_to_tensor(np.random.default_rng(0).integers(2, 258, (1, length)), "int32")
+    logits = []
+    for dtype in (None, "int8"):
+        _, cache = model.prefill(ids[:, :-8], model.init_cache(1, length, dtype=dtype))
+        logits.append(ops.convert_to_numpy(model.extend(ids[:, -8:], cache)[0]))
+    return np.abs(logits[0] - logits[1]).mean() / logits[0].std()
+
+
 def _last(model, x, cache):
     return model.logits(x[:, -1]), cache
 
@@ -183,7 +194,16 @@ def by_position(given, prompt=PROMPT):
     """Yield the headings, then one row per kind of model."""
     length = max(given.positions) + given.steps
     headings = ["attention", *(f"tokens/s at {position}" for position in given.positions)]
-    yield [*headings, "last to first", "cache MiB", "bytes per token of context", "prompt", "extend"]
+    yield [
+        *headings,
+        "last to first",
+        "cache MiB",
+        "bytes per token of context",
+        "prompt",
+        "extend",
+        "int8 MiB",
+        "int8 error",
+    ]
     for kind in KINDS:
         model = make_model(kind, given.layers, given.heads, length)
         cache = model.init_cache(given.batch, length)
@@ -192,8 +212,9 @@ def by_position(given, prompt=PROMPT):
         size = cache_bytes(cache)
         figures = [f"{rate:.0f}" for rate in rates.values()]
         figures += [f"{last / first:.2f}", f"{size / 2**20:.2f}", f"{size / given.batch / length:.0f}"]
+        quantized = cache_bytes(model.init_cache(given.batch, length, dtype="int8")) / 2**20
         figures += [f"{cost(model, given.repeats, prompt):.2f}" for cost in (cost_of_prompt, cost_of_more)]
-        yield [kind, *figures]
+        yield [kind, *figures, f"{quantized:.2f}", f"{error_of_int8(model, prompt):.4f}"]
 
 
 def by_size(given):

@@ -249,7 +249,8 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
         window.init_cache(2, 9)
     mixed = layers.MixedAttention([layers.LocalAttention(1, 4, window=3, name="near")])
     strided = layers.StridedAttention(2, 4, stride=3)
-    for layer in (image, window, mixed, strided):
+    other, half = layers.LocalAttention(2, 5, window=3), layers.LocalAttention(2, 4, window=3, dtype="bfloat16")
+    for layer in (image, window, mixed, strided, other, half):
         layer.build((None, None, SIZE))
     block, model = block_of(window), Backbone(5, 1, SIZE, [window])
     cache, of_mixed, memory = window.init_cache(3, 5), mixed.init_cache(3, 5), np.ones((2, 4, SIZE), "float32")
@@ -270,6 +271,8 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
         ),
         ("`cache` must be a dictionary", lambda: window.extend(x, window.extend(x, cache), index=2)),
         (r"without \['part_0'\]", lambda: window.extend(x, of_mixed, index=0)),
+        ("`cache` must be the result of `init_cache` or `extend` of", lambda: window.extend(x, other.init_cache(3, 5))),
+        ("`cache` must be the result of `init_cache` or `extend` of", lambda: half.extend(x, cache)),
         (r"without \['near'\]", lambda: mixed.extend(x, cache)),
         (r"without \['local.*'\]", lambda: block.extend(x, cache, index=0)),
         (r"without \['block_0'\]", lambda: model.extend(np.ones((3, 1), int), cache, index=0)),

@@ -12,6 +12,7 @@ from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import translation_arguments
 from tf_sparse_attention.models.source_generation import SourceGeneration
 from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Tensor
 
 SOURCES = ("encoder_token_ids", "encoder_features")
@@ -139,6 +140,31 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         encoder_masks = {name.removeprefix("encoder_"): x for name, x in masks.items()}
         source = {self.encoder.input_names[0]: self._source(inputs)}
         return {"encoder_sequence": self.encoder({**source, **encoder_masks}, training=training), **masks}
+
+    def init_cache(self, inputs: dict[str, Tensor], max_length: int | Tensor, **options: Any) -> dict[str, Any]:
+        """Encode the sources, and create the cache of empty targets with the keys and values of the sources.
+
+        Args:
+            inputs: as in a call; only keys of the encoder are used.
+            max_length: maximum number of tokens of a target.
+            **options: further arguments of `Backbone.init_cache`.
+        """
+        encoded = self.encode(inputs, training=False)
+        return self.decoder.init_cache(shape(encoded["encoder_sequence"])[0], max_length, **options, **encoded)
+
+    def extend(
+        self,
+        decoder_token_ids: Tensor,
+        cache: dict[str, Any],
+        mask: Tensor | None = None,
+        index: int | Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Compute the logits (B, q, V) for the next target tokens, and add them to the cache; see `Backbone.extend`."""
+        return self.decoder.extend(decoder_token_ids, cache, mask, index)
+
+    def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
+        """Forget the last target tokens of each row; see `Backbone.rewind`."""
+        return self.decoder.rewind(cache, lengths)
 
     def _source(self, inputs):
         """Return the inputs of the encoder: token ids, features, or ids embedded by the decoder."""

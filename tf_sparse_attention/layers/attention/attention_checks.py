@@ -312,7 +312,25 @@ class Extension(NamedTuple):
     num_tokens: Tensor
 
 
+def check_cache(layer: Any, plans: Sequence[HeadPlan], cache: Any) -> None:
+    """Raise a `ValueError` unless a cache has the entries, sizes and dtype of an attention layer."""
+    check_pattern_entries(cache, plans)
+    check_entries(cache, [NUM_TOKENS])
+    for plan in plans:
+        for leaf in plan.leaves:
+            entry = cache[entry_name(leaf)]
+            found = [(entry[name].shape[1], entry[name].shape[3]) for name in ("key", "value")]
+            expected = [(len(plan.key_heads), size) for size in (layer.key_dim, layer.value_dim)]
+            dtype = keras.backend.standardize_dtype(entry["key"].dtype)
+            if found != expected or dtype not in (layer.compute_dtype, "int8"):
+                raise ValueError(
+                    f"`cache` must be the result of `init_cache` or `extend` of {layer.name}, with heads and channels "
+                    f"{expected} of keys and values in {layer.compute_dtype}. Received: {found} in {dtype}."
+                )
+
+
 def check_extension(
+    layer: Any,
     plans: Sequence[HeadPlan],
     cache: Cache,
     x: Tensor,
@@ -323,6 +341,7 @@ def check_extension(
     """Check the new tokens of a cache.
 
     Args:
+        layer: the attention layer.
         plans: head plans of a causal call.
         cache: result of `init_cache`.
         x: the new tokens, (B, q, D).
@@ -334,8 +353,7 @@ def check_extension(
         ValueError: if values can be read, and padding is not on the right, `index` is not the number of tokens in the
             cache, or the cache cannot hold the tokens.
     """
-    check_pattern_entries(cache, plans)
-    check_entries(cache, [NUM_TOKENS])
+    check_cache(layer, plans, cache)
     _check_rows(x, cache)
     if x.shape[1] == 0:
         raise ValueError(f"`x` must have at least one token. Received: x of shape {tuple(x.shape)}.")

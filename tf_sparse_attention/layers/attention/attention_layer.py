@@ -594,7 +594,9 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         checks.check_static("x", x.shape, ((None,), (None,), (self.num_features,)))
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         plans = head_plans(self)
-        tokens, is_valid, num_tokens = attention_checks.check_extension(plans, cache, x, masks.query_mask, index, kept)
+        tokens, is_valid, num_tokens = attention_checks.check_extension(
+            self, plans, cache, x, masks.query_mask, index, kept
+        )
         x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
         if tokens.is_first and STREAMING not in cache:
@@ -627,7 +629,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """
         check_has_cache(self)
         plans = head_plans(self)
-        attention_checks.check_pattern_entries(cache, plans)
+        attention_checks.check_cache(self, plans, cache)
         lengths, num_tokens = attention_checks.check_rewind(plans, cache, lengths)
         return {**self.rewind_attention(cache, lengths), NUM_TOKENS: num_tokens}
 
