@@ -68,6 +68,15 @@ def test_the_decoder_reads_what_the_encoder_returns(model):
     assert_close(model(PADDED), to_numpy(model.decoder(given)), NEAR)
 
 
+def test_targets_are_extended_and_taken_back_after_the_sources_are_encoded(model):
+    whole, inputs = to_numpy(model(PADDED)), shifted(TARGETS)
+    cache = model.init_cache(PADDED, max_length=T, rewind=3)
+    first_logits, cache = model.extend(inputs[:, :6], cache)
+    more, cache = model.extend(inputs[:, 4:], model.rewind(cache, 4))
+    assert_close(first_logits, whole[:, :6], NEAR)
+    assert_close(more, whole[:, 4:], NEAR)
+
+
 def test_padding_and_other_rows_change_nothing(model):
     whole, changed = to_numpy(model(PADDED)), np.where(MASK, SOURCES, 5)
     assert_close(model(inputs_of(changed, encoder_padding_mask=MASK)), whole, 0)
