@@ -44,7 +44,7 @@ def decode(model, token_ids, index, cache):
 def run(num_tokens, num_rows=10):
     """Yield (tokens so far, tokens per second since the last row, bytes of the cache, peak MB of the process)."""
     model = build()
-    program = compiled(functools.partial(decode, model), model)
+    program = compiled(functools.partial(decode, model), [model])
     state = np.ones((1, 1), "int32"), np.zeros((), "int32"), model.init_cache(1, None, positions_in_cache=True)
     state = program(*state)  # compiles
     chunks = max(num_tokens // CHUNK // num_rows, 1)
