@@ -198,7 +198,7 @@ def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypat
 @pytest.mark.full
 def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
     shown = []
-    chat.chat(source, ["a\n", "b\n"], shown.append, length=3, seed=1, settings={"temperature": 0.5})
+    chat.chat(source, ["a\n", "b\n"], shown.append, 3, 1, 4096, {"temperature": 0.5})
     session = source.model.chat_session(4096, Sampling(temperature=0.5), source.tokenizer, 1, (1,))
     expected = []
     for turn in ("a\n", "b\n"):
@@ -206,7 +206,7 @@ def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
         expected.append("".join(session.generate(3)))
     assert "".join(shown) == "".join(f"{sampling.printable(text)}\n" for text in expected)
     with pytest.raises(ValueError, match="`chat` must be False"):
-        chat.chat(sample_sources.PrefixSource(source.model, source.tokenizer), ["a"], print)
+        chat.chat(sample_sources.PrefixSource(source.model, source.tokenizer), ["a"], print, 3, 1, 9)
 
 
 def test_the_program_prints_utf_8_in_any_locale(run):

@@ -76,7 +76,8 @@ def restrict(
     top_p: float | Tensor | None = None,
     min_p: float | Tensor | None = None,
 ) -> Tensor:
-    """Return logits / temperature, float32 (B, V), with the lowest float32 outside of the restrictions of `sample`."""
+    """Return logits / temperature, float32 (B, V), with the lowest float32 for ids that `top_k`, `top_p` or `min_p`
+    exclude."""
     logits, temperature = ops.cast(logits, "float32"), _a_row(temperature)
     # Scale first: the nucleus refers to the scaled distribution. For temperature 0, the divisor is arbitrary.
     scaled = logits / ops.where(temperature > 0, temperature, 1.0)

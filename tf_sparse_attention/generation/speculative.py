@@ -9,12 +9,12 @@ from tf_sparse_attention.generation.strategies import Sampling
 from tf_sparse_attention.ops.random_bits import fold_in, uniform
 from tf_sparse_attention.types import Tensor
 
-# Uses of the key of a position: drafts, acceptance, and tokens in place of rejected drafts.
+# Random streams per position: draft tokens, acceptance, replacements of rejected drafts.
 DRAFT, ACCEPT, REPLACE = 1, 2, 3
 
 
 class CachedModel(Protocol):
-    """A model with a KV cache, as `speculate` uses it."""
+    """Interface of the models of `speculate`."""
 
     def extend(self, inputs: Tensor, cache: Any, mask: Tensor) -> tuple[Tensor, Any]:
         """Return the logits (B, q, V) of the next tokens, and the cache with them."""
@@ -27,8 +27,8 @@ class SpeculativeState(NamedTuple):
     """State of speculative decoding in a `Progress`.
 
     Attributes:
-        target: cache of the target model: all inputs before the last one.
-        draft: cache of the draft model: all inputs before the last one or the last two.
+        target: cache of the target model, with all inputs except the last.
+        draft: cache of the draft model, with all inputs except the last one or two.
         num_draft: int32 (B,), number of inputs in the cache of the draft model.
         num_passes: int32 (B,), passes of the target model that added tokens to the row.
     """
@@ -60,7 +60,8 @@ def speculate(
         num_draft_tokens: k.
         keys: uint32 (B, 2), one key per row.
         stop_token_ids: int (S,), ids that end a row.
-        num_tokens: the loop ends when every row has at least so many new tokens, or is finished. None: no limit.
+        num_tokens: minimum number of new tokens per row. The loop ends when each row has this many or is finished.
+            None: until all rows are finished.
 
     Returns:
         The updated `Progress`. Rows may have up to k more new tokens than `num_tokens`.
@@ -68,10 +69,10 @@ def speculate(
     begin, size = progress.lengths, ops.shape(progress.inputs)[1]
 
     def condition(progress):
-        going_on = ops.logical_not(progress.finished)
+        is_active = ops.logical_not(progress.finished)
         if num_tokens is not None:
-            going_on = ops.logical_and(going_on, progress.lengths - begin < num_tokens)
-        return ops.any(going_on)
+            is_active = ops.logical_and(is_active, progress.lengths - begin < num_tokens)
+        return ops.any(is_active)
 
     def add(progress):
         inputs, log_probs, lengths, finished, limits, state = progress
@@ -84,7 +85,7 @@ def speculate(
         verified = ops.concatenate([last, drafts], axis=1)  # (B, k + 1)
         logits, target_cache = target.extend(verified, state.target, _first(num_draft_tokens + 1, room))
         tokens, num_accepted = _verify(logits, drafts, draft_logits, lengths, sampling, values, keys)
-        # Row by row: tokens up to the first stop id, and not more than fit.
+        # New tokens per row: up to the first stop id, and at most `room`.
         count = ops.minimum(num_accepted + 1, room)
         stops = is_stop(tokens, stop_token_ids)
         before_stop = ops.cumsum(ops.cast(stops, "int32"), axis=1) - ops.cast(stops, "int32") == 0
@@ -94,12 +95,12 @@ def speculate(
         number = ops.arange(size, dtype="int32")[None] - (lengths[:, None] + 1)  # of the new token at each position
         at = ops.clip(number, 0, num_draft_tokens)
         writes = ops.logical_and(number >= 0, number < count[:, None])
-        of_tokens = [log_prob_of(logits[:, i], tokens[:, i]) for i in range(num_draft_tokens + 1)]
-        new_log_probs = ops.stack(of_tokens, axis=1)
+        token_log_probs = [log_prob_of(logits[:, i], tokens[:, i]) for i in range(num_draft_tokens + 1)]
+        new_log_probs = ops.stack(token_log_probs, axis=1)
         inputs = ops.where(writes, ops.take_along_axis(tokens, at, axis=1), inputs)
         log_probs = ops.where(writes[:, 1:], ops.take_along_axis(new_log_probs, at[:, 1:], axis=1), log_probs)
         after = lengths + count
-        # The target has read the last input and all drafts, the draft model all of them except the last draft.
+        # The target cache has the last input and all drafts. The draft cache lacks the last draft.
         num_draft = ops.minimum(lengths + ops.minimum(room, num_draft_tokens), after)
         num_draft = ops.where(room > 0, num_draft, state.num_draft)
         state = SpeculativeState(
@@ -120,8 +121,8 @@ def _first(size: int, counts: Tensor) -> Tensor:
 
 
 def _draft(draft, state, inputs, lengths, room, sampling, values, keys, num_draft_tokens):
-    """Propose tokens: int32 (B, k), their logits (B, k, V), and the cache of the draft model with all but the last."""
-    # The draft model has not read the last input, and after k accepted drafts the one before.
+    """Return drafts int32 (B, k), their logits (B, k, V), and the draft cache with all drafts except the last."""
+    # The draft cache lacks the last input, and after k accepted drafts also the input before it.
     pending = lengths + 1 - state.num_draft
     at = ops.minimum(state.num_draft[:, None] + ops.arange(2, dtype="int32"), lengths[:, None])
     given = ops.take_along_axis(inputs, at, axis=1)
@@ -142,7 +143,7 @@ def _draft(draft, state, inputs, lengths, room, sampling, values, keys, num_draf
 
 
 def _verify(logits, drafts, draft_logits, lengths, sampling, values, keys):
-    """Return the tokens that follow, int32 (B, k + 1), and the number of accepted drafts, int32 (B,).
+    """Return the next tokens, int32 (B, k + 1), and the number of accepted drafts, int32 (B,).
 
     Only the accepted drafts and one token after them are valid.
     """
@@ -163,7 +164,8 @@ def _verify(logits, drafts, draft_logits, lengths, sampling, values, keys):
             chance = uniform(fold_in(key, ops.full_like(lengths, ACCEPT)), 1)[:, 0]
             accepted.append(ops.cast(chance * q < p, "int32"))
             remaining = ops.maximum(probabilities - proposed, 0)
-            has_rest = ops.any(remaining > 0, axis=-1, keepdims=True)  # not if both are equal up to rounding
+            # False if both distributions are equal up to rounding
+            has_rest = ops.any(remaining > 0, axis=-1, keepdims=True)
             remaining = ops.where(has_rest, remaining, probabilities)
         noise = -ops.log(-ops.log(uniform(fold_in(key, ops.full_like(lengths, REPLACE)), ops.shape(logits)[-1])))
         scores = ops.where(remaining > 0, ops.log(ops.maximum(remaining, 1e-38)) + noise, -1e38)

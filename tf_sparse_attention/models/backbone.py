@@ -12,7 +12,7 @@ from keras import ops
 from tf_sparse_attention import checks, layers
 from tf_sparse_attention.layers.attention.attention_checks import (
     check_entries,
-    is_padded_on_the_right,
+    is_right_padded,
     num_cached_tokens,
 )
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
@@ -408,7 +408,7 @@ class Backbone(CheckedInputs, Model):
 
         Args:
             inputs: int (B, q) token ids or features (B, q, F), the next q >= 1 tokens of each row, such as a prompt; or
-                a dictionary as in a call, without encoder outputs, whose keys and values are in the cache.
+                a dictionary as in a call. Encoder outputs are not allowed: the cache holds their keys and values.
             cache: result of `init_cache` or of this method.
             mask: bool (B, q), False for padding, which must be on the right. Padding is not added. None: the
                 "padding_mask", if any.
@@ -450,7 +450,7 @@ class Backbone(CheckedInputs, Model):
         mask: Tensor | None = None,
         chunk_size: int = 512,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Read a long prompt in chunks, in the memory of one chunk.
+        """Add a long prompt to the cache in chunks, with the memory of one chunk.
 
         Args:
             inputs, cache, mask: as in `extend`. The cache may hold tokens.
@@ -468,8 +468,8 @@ class Backbone(CheckedInputs, Model):
         batch, length = shape(tokens)[:2]
         mask = token_mask("mask", unpacked.padding_mask, tokens)
         mask = ops.ones((batch, length), "bool") if mask is None else ops.broadcast_to(mask, (batch, length))
-        is_right = is_padded_on_the_right(mask)
-        if is_right is not None:  # a mask that `extend` turns into NaN
+        is_right = is_right_padded(mask)
+        if is_right is not None:  # padding on the left: an invalid first chunk, so that the output is NaN
             mask = ops.where(is_right[:, None], mask, ops.arange(length, dtype="int32") > 0)
         number = (length + chunk_size - 1) // chunk_size
         chunks = ops.moveaxis(split(tokens, chunk_size, 1 - len(tokens.shape), number), 1, 0)  # (n, B, c, ...)
@@ -488,7 +488,7 @@ class Backbone(CheckedInputs, Model):
         return ops.while_loop(lambda index, *_: index < number, read, start)[1:]
 
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
-        """Forget the last tokens of each row.
+        """Remove the last tokens of each row from the cache.
 
         Args:
             cache: result of `extend`.

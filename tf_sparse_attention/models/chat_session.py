@@ -1,10 +1,12 @@
-"""Chat sessions: a KV cache that is continued turn by turn, forked, and stored in a file."""
+"""Chat sessions: conversations that keep their KV cache, and can be copied and saved."""
 
 import copy
+import functools
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import keras
@@ -28,11 +30,14 @@ from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
 from tf_sparse_attention.models.steps import cached_step, limit_vocabulary
 from tf_sparse_attention.types import Tensor
 
+NAMES = {"fingerprint": "architecture and weights of the model"}  # in error messages
+
 
 class ChatSession:
-    """Conversation with a language model. Each turn reads only its own tokens; `LanguageModel.chat_session` creates it.
+    """Conversation with a language model that keeps its KV cache, so each turn processes only its own tokens.
 
-    The session holds the tokens so far and their KV cache. All turns share the same few programs.
+    The session holds the tokens so far and their KV cache. All turns use the same few compiled
+    programs. `LanguageModel.chat_session` creates sessions.
 
     Args:
         model: a causal `LanguageModel` that can decode with a cache.
@@ -45,7 +50,7 @@ class ChatSession:
         positions_in_cache: as in `AttentionLayer.init_cache`, if `max_length` is None. Default False.
 
     Raises:
-        ValueError: if an argument is invalid, or the model cannot decode with this cache.
+        ValueError: if an argument is invalid, or the model cannot decode with a KV cache of this kind.
 
     Example:
         >>> session = model.chat_session(max_length=2000, tokenizer=tokenizer)
@@ -61,7 +66,7 @@ class ChatSession:
         strategy: str | DecodingConfig | Callable = "random",
         tokenizer: Any = None,
         seed: int = 0,
-        stop_token_ids: int | Tensor | None = (END_ID,),
+        stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         positions_in_cache: bool = False,
     ) -> None:
         check_has_cache(model)
@@ -80,8 +85,7 @@ class ChatSession:
         self._generator = model.generator
         self._size: Any = None if max_length is None else self._generator.buffer_length(max_length)
         self._positions_in_cache = positions_in_cache
-        self._ids: list[int] = []
-        self._num_read = 0  # inputs in the cache: the start id and the tokens before the last one
+        self._ids: list[int] = []  # the cache holds the start id and all tokens except the last one
         self._cache = self._generator.start(1, self._size, positions_in_cache=positions_in_cache)
 
     def _checked_strategy(self, strategy):
@@ -106,7 +110,11 @@ class ChatSession:
     @property
     def cache_bytes(self) -> int:
         """Size of the KV cache in bytes, constant over the session."""
-        return sum(int(np.asarray(ops.convert_to_numpy(x)).nbytes) for x in keras.tree.flatten(self._cache))
+
+        def item_size(x):
+            return ops.convert_to_numpy(ops.zeros((), x.dtype)).itemsize
+
+        return sum(math.prod(x.shape) * item_size(x) for x in keras.tree.flatten(self._cache))
 
     def append(self, prompt: Any) -> None:
         """Add a turn to the conversation.
@@ -123,14 +131,14 @@ class ChatSession:
         ids = [int(token) for token in parsed.rows[0]]
         if self.max_length is not None and len(self._ids) + len(ids) > self.max_length:
             raise ValueError(
-                f"`prompt` must fit into the {self.max_length} tokens of the session. Received: {len(ids)} tokens "
-                f"after {len(self._ids)}."
+                f"`prompt` must fit into the {self.max_length} tokens of the session. Received: a prompt of "
+                f"{len(ids)} tokens after {len(self._ids)}."
             )
+        inputs = [0, *self._ids, *ids][len(self._ids) : len(self._ids) + len(ids)]  # the start id is 0
+        if inputs:
+            counts = np.array([len(inputs)], "int32")
+            self._cache = self._generator.read(self._cache, np.array([inputs], "int32"), counts)
         self._ids += ids
-        inputs = [0, *self._ids][self._num_read : len(self._ids)]  # the start id is 0
-        counts = np.array([len(inputs)], "int32")
-        self._cache = self._generator.read(self._cache, np.array([inputs], "int32"), counts)
-        self._num_read += len(inputs)
 
     def generate(
         self,
@@ -140,8 +148,8 @@ class ChatSession:
     ) -> Iterator[Any]:
         """Iterate over pieces of an answer during generation. The answer becomes part of the conversation.
 
-        Pieces of text never split a UTF-8 character, or a word of a subword tokenizer. A consumer that stops early
-        keeps the tokens so far.
+        Pieces of text never split a UTF-8 character, or a word of a subword tokenizer. If iteration
+        stops early, the conversation keeps the tokens so far.
 
         Args:
             max_new_tokens: maximum number of tokens of the answer. None: until a stop id or `max_length`.
@@ -183,17 +191,18 @@ class ChatSession:
         """Yield the ids of each chunk until a stop id or `limit` tokens."""
         num_ids = None if self.tokenizer is None else min(self.tokenizer.vocabulary_size, self.model.vocabulary_size)
         num_ids = None if num_ids == self.model.vocabulary_size else num_ids
-        add = self._add_in_window if self._size is None else self._add_in_buffer
+        add = self._add_in_buffer
+        if self._size is None:
+            add = functools.partial(self._add_unbounded, chunk_size)
         while limit is None or len(self._ids) < limit:
             count = chunk_size if limit is None else min(chunk_size, limit - len(self._ids))
-            new, self._cache = add(strategy, num_ids, chunk_size, count)
+            new, self._cache = add(strategy, num_ids, count)
             self._ids += [int(token) for token in new]
-            self._num_read = len(self._ids)
             yield new
             if new[-1] in self._stops:
                 return
 
-    def _add_in_buffer(self, strategy, num_ids, chunk_size, count):
+    def _add_in_buffer(self, strategy, num_ids, count):
         """Add `count` tokens in a buffer of all tokens. Returns the new tokens and the cache."""
         inputs = pad_prompts([[0, *self._ids]], self._size + 1)
         lengths, limit = np.array([len(self._ids)], "int32"), np.array(self.max_length, "int32")
@@ -203,7 +212,7 @@ class ChatSession:
         end = int(ops.convert_to_numpy(progress.lengths)[0])
         return ops.convert_to_numpy(progress.token_ids)[0, len(self._ids) : end], progress.state
 
-    def _add_in_window(self, strategy, num_ids, chunk_size, count):
+    def _add_unbounded(self, chunk_size, strategy, num_ids, count):
         """Add `count` tokens in a buffer of `chunk_size` tokens. Returns the new tokens and the cache."""
         model = self.model
 
@@ -221,10 +230,17 @@ class ChatSession:
         end = int(ops.convert_to_numpy(progress.lengths)[0])
         return ops.convert_to_numpy(progress.token_ids)[0, :end], progress.state
 
-    def fork(self) -> Self:
-        """Return a copy that continues separately. Both share the tensors of the cache until they are extended."""
+    def fork(self, seed: int | None = None) -> Self:
+        """Return an independent copy. The copies share cache tensors until one copy is extended.
+
+        Args:
+            seed: integer seed of the samples of the copy. None: the seed of this session, so both sample the same
+                answers to the same turns.
+        """
         session = copy.copy(self)
         session._ids = list(self._ids)
+        if seed is not None:
+            session._keys = ops.convert_to_numpy(row_keys(check_seeds(seed, 1), 1))
         return session
 
     def save(self, path: str | os.PathLike) -> None:
@@ -256,19 +272,19 @@ class ChatSession:
             for name, value in expected.items():
                 if header.get(name) != value:
                     raise ValueError(
-                        f"`path` must be a session with the same {name}. Received: {header.get(name)!r}, expected "
-                        f"{value!r}."
+                        f"`path` must be a session with the same {NAMES.get(name, name)}. Received: "
+                        f"{header.get(name)!r}, expected {value!r}."
                     )
             token_ids = [int(token) for token in file["token_ids"]]
             tensors = [
                 ops.convert_to_tensor(_from_bytes(file[f"cache_{number}"], x), x.dtype)
                 for number, x in enumerate(keras.tree.flatten(self._cache))
             ]
-        self._ids, self._num_read = token_ids, len(token_ids)
+        self._ids = token_ids
         self._cache = keras.tree.pack_sequence_as(self._cache, tensors)
 
     def _header(self):
-        """Return what a stored session must have in common with this one, as plain data."""
+        """Return the header, which must be the same in a stored session."""
         return {
             "fingerprint": fingerprint(self.model),
             "max_length": self.max_length,
@@ -278,15 +294,22 @@ class ChatSession:
 
 
 def fingerprint(model: keras.Model) -> str:
-    """Return a hash of the architecture and the weights of a model."""
+    """Return a hash of the architecture and the weights of a model. Names of layers do not count."""
     digest = hashlib.sha256()
-    for variable in model.variables:
-        value = np.ascontiguousarray(ops.convert_to_numpy(variable))
+    for weight in model.weights:
+        value = np.ascontiguousarray(ops.convert_to_numpy(weight))
         digest.update(f"{value.shape} {value.dtype}".encode())
         digest.update(value.tobytes())
     config = keras.saving.serialize_keras_object(model)
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    digest.update(json.dumps(_without_names(config), sort_keys=True, default=str).encode())
     return digest.hexdigest()
+
+
+def _without_names(config: Any) -> Any:
+    """Remove the names of layers from a nested config: Keras numbers automatic names per process."""
+    if isinstance(config, dict):
+        return {key: _without_names(value) for key, value in config.items() if key not in ("name", "build_config")}
+    return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
 def _as_bytes(x: Tensor) -> np.ndarray:

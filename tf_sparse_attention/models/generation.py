@@ -13,13 +13,13 @@ from tf_sparse_attention.models.generator import END_ID, Generator, Row
 from tf_sparse_attention.models.prompts import Prompts, parse_prompts
 from tf_sparse_attention.types import Tensor
 
-CHUNK_SIZE = 64  # tokens per call of the program, without pieces
+CHUNK_SIZE = 64  # tokens per call of the compiled program in `generate`
 
 
 class Generation:
     """Mixin of `LanguageModel` for text generation.
 
-    Prompts are prefilled in one pass, and each new token costs about as much as one position of a pass. A model that
+    Prompts are read in chunks, and each new token costs about as much as one position of a pass. A model that
     cannot decode with a cache (`selection="top_k"`) needs one pass per token, and logs a warning.
     """
 
@@ -65,9 +65,10 @@ class Generation:
             return_log_probs: whether to also return the log-probability of each new token, including a stop id.
                 Probabilities are normalized over all ids of the `tokenizer`, or of the model without a tokenizer,
                 except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
-            cache: a `ChatSession` of this model, which one prompt continues. The session gets the prompt and the
-                continuation, and counts in addition to `max_length`. `seed` and `stop_token_ids` are those of the
-                session. Default None: a new sequence.
+            cache: a `ChatSession` of this model, continued by one prompt. Prompt and continuation become part of the
+                session.
+                `max_length` does not count earlier tokens of the session. `seed` and `stop_token_ids` of the session
+                apply. Default None: a new sequence.
 
         Returns:
             The result for one prompt, or a list of results. A result is `str` (an incomplete last character becomes
@@ -87,7 +88,9 @@ class Generation:
         if cache is not None:
             if return_log_probs:
                 raise ValueError("`return_log_probs` must be False with `cache`. Received: True.")
-            ids = np.concatenate([*self._continue(cache, parsed, max_length, strategy, CHUNK_SIZE)])
+            ids = np.concatenate(
+                [np.zeros(0, "int32"), *self._continue(cache, parsed, max_length, strategy, CHUNK_SIZE)]
+            )
             return parsed.unwrap([ids if tokenizer is None else tokenizer.detokenize(ids)])
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
         rows = self.generator.generate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids)
@@ -183,13 +186,14 @@ class Generation:
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         positions_in_cache: bool = False,
     ) -> ChatSession:
-        """Create a `ChatSession`, a conversation that keeps its KV cache; the arguments are those of the class."""
+        """Create a `ChatSession` of this model, with the arguments of the class."""
         return ChatSession(self, max_length, strategy, tokenizer, seed, stop_token_ids, positions_in_cache)
 
     def compile_stats(self) -> dict[str, int]:
         """Return the number of compiled programs of generation by name.
 
-        "read" reads prompts, "advance" generates in a buffer of all tokens, "stream" in a window, "search" with beams,
+        "read" reads prompts, "advance" generates in a buffer of all tokens, "stream" without a maximum length,
+        "speculate" with a draft model, "search" with beams,
         and "start" creates caches from encoder outputs. At the logging level DEBUG, each compilation is logged.
         """
         return self.generator.compile_stats()

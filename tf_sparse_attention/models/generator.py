@@ -25,11 +25,11 @@ from tf_sparse_attention.generation import (
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
-from tf_sparse_attention.models.steps import CachedModel, limit_vocabulary, make_decoder
+from tf_sparse_attention.models.steps import SpeculativeModel, limit_vocabulary, make_decoder
 from tf_sparse_attention.types import Tensor
 
 END_ID = 1
-READ_SIZES = 64, 512  # inputs per program that reads prompts
+READ_SIZES = 64, 512  # tokens per call of the program that reads prompts
 
 
 class Row(NamedTuple):
@@ -80,9 +80,9 @@ class Task(NamedTuple):
 class Generator:
     """Generation from prompts of ids, for `LanguageModel.generate` and `stream`.
 
-    Buffers and caches have a few sizes, see `tsa.generation.bucket_length`. Prompts are read in pieces of two sizes. So
-    two programs read prompts of any length, for a batch size and a size of the buffer, and one program per kind of
-    strategy generates.
+    Buffers and caches have one of a few sizes; see `tsa.generation.bucket_length`. Prompts are read in chunks of two
+    sizes. Per batch size and buffer size, two programs read prompts of any length. One program per kind of strategy
+    generates.
 
     Args:
         model: a causal `LanguageModel`.
@@ -163,7 +163,7 @@ class Generator:
     def read(self, state: Any, inputs: np.ndarray, counts: np.ndarray) -> Any:
         """Return the state after the first `counts` (B,) inputs of each row, int32 (B, T).
 
-        Inputs are read in pieces of two sizes, so that two programs read inputs of any length.
+        Inputs are read in chunks of two sizes, so two programs are enough for any length.
         """
         if self.decoder.read is None:
             return state
@@ -207,7 +207,7 @@ class Generator:
         yield _rows(progress.token_ids, progress.lengths, progress.log_probs, task)
 
     def _begin(self, task):
-        """Return the `Progress` after the prompts, whose last tokens the first step processes."""
+        """Return the `Progress` after the prompts. The first step processes their last tokens."""
         if not isinstance(task.strategy, Speculative):
             state = self.read(self._start(task), task.inputs, task.prompt_lengths)
             return make_progress(task.inputs, task.prompt_lengths, task.max_length, state)
@@ -230,16 +230,16 @@ class Generator:
         if own != other or encoded:
             received = "a model with cross-attention" if encoded else f"vocabularies of {own} and {other} ids"
             raise ValueError(
-                "`draft` must have the vocabulary of the model, which must have no cross-attention. "
+                "`draft` must have as many token ids as the model, and the model must have no cross-attention. "
                 f"Received: {received}."
             )
         strategy.draft.generator.check_size(size)
 
     def advance(self, progress: Progress, task: Task, amount: Tensor) -> Progress:
-        """Add up to `amount` tokens, int32 (), to each row, by the strategy, keys and stop ids of a `Task`."""
+        """Generate up to `amount` tokens, int32 (), per row; speculative decoding may add a few more."""
         if isinstance(task.strategy, Speculative):
             draft = task.strategy.draft
-            target, other = (CachedModel(model, task.num_ids) for model in (self.model, draft))
+            target, other = (SpeculativeModel(model, task.num_ids) for model in (self.model, draft))
             run = functools.partial(_speculate, target, other, task.strategy)
             program = self._programs.get(("speculate", *task.kind), lambda: run, [draft])
         else:
@@ -304,7 +304,7 @@ def pad_prompts(prompts: Sequence[Tensor], size: int) -> np.ndarray:
 
 
 def make_progress(inputs: np.ndarray, lengths: np.ndarray, max_length: Tensor, state: Any) -> Progress:
-    """Return a `Progress`, without operations of the backend, each of which JAX would compile per shape.
+    """Create a `Progress` with NumPy: JAX would compile each backend operation per shape.
 
     Args:
         inputs: int32 (B, L + 1), the start id and the tokens so far.

@@ -217,12 +217,12 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         mask: Tensor | None = None,
         chunk_size: int = 512,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Read a long prompt in chunks. Returns the logits (B, 1, V) after its last token; see `Backbone.prefill`."""
+        """Add a long prompt in chunks. Returns the logits (B, 1, V) after its last token; see `Backbone.prefill`."""
         x, cache = self.backbone.prefill(inputs, cache, mask, chunk_size)
         return self.logits(x), cache
 
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
-        """Forget the last tokens of each row; see `Backbone.rewind`."""
+        """Remove the last tokens of each row from the cache; see `Backbone.rewind`."""
         return self.backbone.rewind(cache, lengths)
 
     def logits(self, x: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Programs:
         self._model = model
         self._run_eagerly = run_eagerly
         self._made: dict[tuple, Callable] = {}
-        self._weights: tuple[int, ...] = ()
+        self._weights: dict[tuple, tuple[int, ...]] = {}
         self.counts: collections.Counter[str] = collections.Counter()
 
     def get(self, kind: tuple, make: Callable[[], Callable], models: Sequence[keras.Model] = ()) -> Callable:
@@ -51,18 +51,21 @@ class Programs:
             make: function that returns the function to compile.
             models: further models that the function runs.
         """
-        weights = tuple(map(id, self._model.variables))
-        if weights != self._weights:  # replaced after tracing, such as by `enable_lora` or `quantize`
-            self._made, self._weights = {}, weights
         name, models = kind[0], (self._model, *models)
-        kind = (*kind, *(window for model in models for window in model.computed_windows), *map(id, models))
+        # Variables are replaced after tracing by `enable_lora` and `quantize`, for example.
+        weights = tuple(id(variable) for model in models for variable in model.variables)
+        windows = tuple(window for model in models for window in model.computed_windows)
+        if weights != self._weights.get(kind):
+            self._weights[kind] = weights
+            self._made = {key: program for key, program in self._made.items() if key[0] != kind}
+        kind = kind, windows, tuple(map(id, models))
         if kind not in self._made:
             function = make()
             self._made[kind] = function if self._run_eagerly else compiled(self._counted(name, function), models)
         return self._made[kind]
 
     def _counted(self, name: str, function: Callable) -> Callable:
-        """Count and log each compilation of a function, which runs once per program."""
+        """Wrap a function to count and log its compilations. The function runs once per compilation."""
 
         def traced(*arguments: Tensor) -> Tensor:
             self.counts[name] += 1

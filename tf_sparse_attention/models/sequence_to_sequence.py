@@ -163,7 +163,7 @@ class SequenceToSequence(SourceGeneration, TargetsAsInputs, Model):
         return self.decoder.extend(decoder_token_ids, cache, mask, index)
 
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
-        """Forget the last target tokens of each row; see `Backbone.rewind`."""
+        """Remove the last target tokens of each row from the cache; see `Backbone.rewind`."""
         return self.decoder.rewind(cache, lengths)
 
     def _source(self, inputs):

@@ -29,8 +29,8 @@ class SourceGeneration:
         return self.decoder.generator
 
     def compile_stats(self) -> dict[str, int]:
-        """Return the number of compiled programs of the decoder by name; see `LanguageModel.compile_stats`."""
-        return self.generator.compile_stats()
+        """Return the number of compiled programs by name, with "encode"; see `LanguageModel.compile_stats`."""
+        return {**self.generator.compile_stats(), **({} if self._programs is None else self._programs.counts)}
 
     def generate(
         self,

@@ -138,8 +138,8 @@ def limit_vocabulary(step: Callable, num_ids: int | None) -> Callable:
     return limited_step
 
 
-class CachedModel:
-    """A model as `tf_sparse_attention.generation.speculate` uses it.
+class SpeculativeModel:
+    """Adapter of a `LanguageModel` for `tf_sparse_attention.generation.speculate`.
 
     Args:
         model: `LanguageModel` that can decode with a cache.

@@ -249,9 +249,10 @@ def write_slots(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor) -> Tensor:
     sizes = batch, heads, num_tokens
     at, kept = in_range(ops.broadcast_to(at, sizes), size), ops.broadcast_to(kept, sizes)
     x = ops.cast(ops.broadcast_to(x, (*sizes, *rest)), slots.dtype)
-    if num_tokens != 1:  # tokens that are not kept repeat a kept token, so that no two writes differ
+    if num_tokens != 1:  # tokens that are not kept repeat the first kept token: duplicate writes are equal
         number = ops.arange(num_tokens, dtype="int32")
-        first = max_over(ops.where(kept, num_tokens - number, 0), axis=-1, keepdims=True)  # q minus the first one
+        # q minus the number of the first kept token
+        first = max_over(ops.where(kept, num_tokens - number, 0), axis=-1, keepdims=True)
         source = ops.where(kept, number, in_range(num_tokens - first, num_tokens))
         at, kept = take_numbers(at, source), ops.broadcast_to(first > 0, sizes)
         x = take_rows(x, source) if rest else take_numbers(x, source)

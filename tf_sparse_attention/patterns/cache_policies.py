@@ -9,7 +9,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.gather import ring_positions, take_slots
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import are_known, max_over, min_if_known, shape
+from tf_sparse_attention.ops.shapes import are_known, argmax_last_axis, max_over, min_if_known, shape
 from tf_sparse_attention.patterns.selection import NewTokens, SelectedKeys, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
@@ -25,15 +25,22 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return ops.cast(ops.round(x / ops.where(scale > 0, scale, 1)[..., None]), "int8"), scale
 
 
-def stored_rows(rows: Tensor, scale: Tensor | None, dtype: DType) -> Tensor:
-    """Return the rows (..., H) of a cache in a dtype. `scale` (...) is None for rows that are not quantized."""
-    if scale is None:
-        return rows
-    return ops.cast(ops.cast(rows, "float32") * scale[..., None], dtype)
+def dequantize_rows(rows: Tensor, scale: Tensor | None, dtype: DType) -> Tensor:
+    """Return rows (..., H) of a cache in a dtype, multiplied by their `scale` (...) if they are quantized."""
+    return ops.cast(rows if scale is None else ops.cast(rows, "float32") * scale[..., None], dtype)
+
+
+def find_position(positions: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the slot, among slots with `positions` (B, n, S), that holds a position (B, 1, 1), and whether it exists.
+
+    Both results have shape (B, n, 1).
+    """
+    is_found = positions == position
+    return argmax_last_axis(ops.cast(is_found, "float32"))[..., None], ops.any(is_found, axis=-1, keepdims=True)
 
 
 class Buckets(NamedTuple):
-    """The slots that queries read, in buckets of consecutive slots. Bucket g begins at slot g size.
+    """The slots that queries read, in buckets of consecutive slots. Bucket g begins at slot g * size.
 
     Attributes:
         indices: list of int32 (B, 1 or n, q), distinct buckets of each query; a negative value means no bucket.
@@ -64,7 +71,7 @@ class CachePolicy:
         raise NotImplementedError(f"{type(self).__name__} must define `num_slots`.")
 
     def with_spare(self, count: int) -> "CachePolicy":
-        """Return the policy of a cache that keeps `count` tokens more, see `spare`.
+        """Return a policy that keeps `count` more tokens; see `spare`.
 
         A policy that reuses slots must override this method.
         """
@@ -75,10 +82,10 @@ class CachePolicy:
         return self.num_slots(length) <= num_slots if are_known(length, num_slots) else True
 
     def spare(self, num_slots: Size) -> int | None:
-        """Return how many tokens a cache keeps beyond those that the next query can see.
+        """Return the number of cached tokens that the next query cannot see.
 
-        So many tokens can be taken back, and one token more can be written before a query reads the cache. None: the
-        cache never overwrites a token. A policy that reuses slots must override this method.
+        `rewind` can remove this many tokens. This many tokens plus one can be written before a query reads the cache.
+        None: the cache never overwrites a token. A policy that reuses slots must override this method.
         """
         return None
 
@@ -86,10 +93,10 @@ class CachePolicy:
         """Return the position of each slot, int32 (S,), for a policy that never reuses slots."""
         return ops.arange(num_slots, dtype="int32")
 
-    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
-        """Return which new token each slot gets, int32 (B, 1 or n, S).
+    def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
+        """Return the number of the new token for each slot, int32 (B, 1 or n, S).
 
-        Numbers of other tokens, negative or from the count of the row on: the slot keeps its content.
+        If the number is negative or at least `new.counts`, the slot keeps its content.
 
         Args:
             tokens: the `TokenInfo` of the new tokens, int32 (B, 1 or n, q).
@@ -139,7 +146,7 @@ class Ring(CachePolicy):
     def spare(self, num_slots: Size) -> int | None:
         return num_slots - self.size if is_full_size(self.size, num_slots) else None
 
-    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
+    def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         return (ring_positions(num_slots, new.start + new.counts - 1) - new.start[:, None])[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
@@ -166,7 +173,8 @@ def is_full_size(size: Size, num_slots: Size) -> bool:
 
 
 class ReadKeys(NamedTuple):
-    """Keys that q queries read from a cross-attention cache, in G groups: all queries in one, or one query each.
+    """Keys that q queries read from a cross-attention cache, in G groups: one group of all queries, or one group per
+    query.
 
     Attributes:
         key: (B, n, G, s, H), rotated by positions.

@@ -24,7 +24,6 @@ from tf_sparse_attention.ops.kmeans import normalize
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import (
-    argmax_last_axis,
     fold_groups,
     in_range,
     join,
@@ -45,6 +44,7 @@ from tf_sparse_attention.patterns.cache_policies import (
     CachePolicy,
     CrossCachePolicy,
     ReadKeys,
+    find_position,
     is_full_size,
 )
 from tf_sparse_attention.patterns.pattern import Call, Pattern
@@ -141,7 +141,7 @@ class NewGroups(GroupSelection):
 
     Args:
         query, key, lead: as in `GroupSelection`, for the new tokens alone.
-        cached: `TokenFeatures` whose ranks include the keys in the cache.
+        cached: `TokenFeatures` whose ranks count the cached keys.
     """
 
     cached: TokenFeatures = dataclasses.field(default_factory=lambda: TokenFeatures({}, {}))
@@ -250,7 +250,7 @@ class GroupSelector(Selector):
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         groups, exists, changed = self.assign(inputs.key, tokens.positions), tokens.exists[:, None], {}
-        if self.reads_successors:  # the previous key is paired with the value of a token
+        if self.reads_successors:  # each value is paired with the previous key
             groups, changed["last_group"] = tokens.shift(groups, state["last_group"])
             exists = ops.logical_and(exists, tokens.positions[:, None] > 0)
         if tokens.length == 1:
@@ -260,7 +260,7 @@ class GroupSelector(Selector):
         groups = ops.where(exists, groups, self.num_groups)
         new = group_counts(groups, self.num_groups)
         changed["count"] = state["count"] + new
-        # Ranks of new keys among the sorted new keys, minus the first rank of the group, plus the keys before them.
+        # Rank in the group: rank among the sorted new keys, minus the first rank of the group, plus its cached keys.
         first = ops.pad(ops.cumsum(new, axis=-1), [(0, 0), (0, 0), (1, 0)])
         before = ops.pad(state["count"], [(0, 0), (0, 0), (0, 1)])
         return changed, {"group": groups, "rank": stable_order(groups)[1] + take_numbers(before - first, groups)}
@@ -276,7 +276,7 @@ class GroupSelector(Selector):
         new = group_counts(added["group"], self.num_groups)
         heads = query.shape[1]
         merged = sort_queries_and_keys(query, repeat_key_heads(added["group"], heads))
-        # The last key up to the query, as a rank among the sorted new keys, becomes a rank in its group.
+        # Convert the rank of the last key up to the query: from a rank among the new keys to a rank in its group.
         before = state["count"] - new - (ops.cumsum(new, axis=-1) - new)
         last = take_numbers(merged.last_key, merged.query_slots) + take_numbers(before, query)
         features = TokenFeatures({"group": query, "rank": last}, added)
@@ -291,9 +291,7 @@ class GroupSelector(Selector):
         groups = ops.reshape(entry["position"] >= ends, (batch, heads, self.num_groups, size))
         changed = {"count": entry["count"] - ops.sum(ops.cast(groups, "int32"), axis=-1)}
         if self.reads_successors:  # the slot of the next position holds the key of the last token that remains
-            is_next = entry["position"] == ends
-            slot = argmax_last_axis(ops.cast(is_next, "float32"))[..., None]
-            found = ops.any(is_next, axis=-1, keepdims=True)
+            slot, found = find_position(entry["position"], ends)
             changed["last_group"] = ops.where(found, slot // size, entry["last_group"])
         return changed
 
@@ -572,13 +570,13 @@ class GroupRings(CachePolicy):
         size = num_slots // self.num_groups
         return size - self.size if is_full_size(self.size, size) else None
 
-    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
+    def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         groups, size = tokens.group, num_slots // self.num_groups
         batch, heads, length = shape(groups)
         order, _ = stable_order(groups)
         count = group_counts(groups, self.num_groups)
         first = ops.cumsum(count, axis=-1) - count
-        before = take_numbers(take_numbers(tokens.rank, order), in_range(first, length))  # keys before the new ones
+        before = take_numbers(take_numbers(tokens.rank, order), in_range(first, length))  # cached keys of the group
         numbers = ring_positions(size, before + count - 1) - before[..., None]  # (B, n, K, size)
         is_new = ops.logical_and(numbers >= 0, count[..., None] > 0)
         at = ops.reshape(ops.where(is_new, first[..., None] + numbers, -1), (batch, heads, num_slots))

@@ -37,7 +37,7 @@ from tf_sparse_attention.ops.shapes import (
     take_key_heads,
 )
 from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
-from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, stored_rows
+from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, dequantize_rows
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
     NewTokens,
@@ -240,10 +240,10 @@ class BlockSelector(Selector):
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         size, (batch, heads, num_blocks, _) = self._pattern.block_size, shape(entry["block_sum"])
         block = ops.broadcast_to(in_range(lengths // size, num_blocks)[:, None, None], (batch, heads, 1))
-        rows = stored_rows(entry["key"], entry.get("key_scale"), "float32")
+        rows = dequantize_rows(entry["key"], entry.get("key_scale"), "float32")
         keys = take_blocks(split(rows, size, -2, num_blocks), block)[:, :, 0]  # (B, m, b, H)
         remain = ops.arange(size, dtype="int32") < (lengths % size)[:, None]
-        total = ops.sum(ops.where(remain[:, None, :, None], ops.cast(keys, "float32"), 0), axis=2, keepdims=True)
+        total = ops.sum(ops.where(remain[:, None, :, None], keys, 0), axis=2, keepdims=True)
         return {"block_sum": write_slots(entry["block_sum"], total, block, (lengths % size > 0)[:, None, None])}
 
 

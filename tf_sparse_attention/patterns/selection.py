@@ -2,7 +2,8 @@
 
 A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer stores with the weights of the
 selector. `select` selects for a whole sequence. With a KV cache, `add` adds new tokens to the state of the selector,
-which is part of the cache, and `select_new` selects for them. The result is a `Selection`, with the features for the
+which is part of the cache, and `select_new` selects for their queries. The result is a `Selection`, with the features
+for the
 mask rule of the pattern.
 """
 
@@ -111,7 +112,7 @@ class NewTokens(NamedTuple):
         positions: int32 (B, q), consecutive positions in each row. Undefined in rows without a token.
         exists: bool (B, q), True for the leading tokens of each row that are added to the cache.
         counts: int32 (B,), number of tokens that are added per row.
-        is_first: whether all rows are known to be empty, so that position 0 is first. Default False.
+        is_first: whether the cache is known to be empty in all rows. Default False.
     """
 
     positions: Tensor
@@ -136,11 +137,11 @@ class NewTokens(NamedTuple):
         )
 
     def shift(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the value of the previous token for each new token, and the value of the last token of each row.
+        """Return `x` of the token before each new token, and `x` of the last token of each row.
 
         Args:
-            x: values of the new tokens, (B, m, q) or (B, m, q, H).
-            last: value of the token before the new ones, (B, m, 1) or (B, m, 1, H).
+            x: array of the new tokens, (B, m, q) or (B, m, q, H).
+            last: `x` of the token before the new tokens, (B, m, 1) or (B, m, 1, H).
         """
         is_number, x = len(x.shape) == 3, ops.cast(x, last.dtype)
         if self.length == 1:
@@ -200,9 +201,9 @@ class Selector:
         raise NotImplementedError(f"{type(self).__name__} must define `select_new`.")
 
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
-        """Return the changed state after the cache forgets all tokens from position `lengths` (B,) on.
+        """Return the changed state after the removal of all tokens from position `lengths` (B,) on.
 
-        `entry` is the cache entry before: its keys, positions and the state.
+        `entry` is the cache entry before the removal, with keys, positions and state.
         """
         return {}
 

@@ -267,7 +267,7 @@ class PhaseRings(CachePolicy):
         _, rows = self._sizes(num_slots)
         return (rows - self.size) * self.stride if rows >= self.size else None
 
-    def new_in_slots(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
+    def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         phases, rows = self._sizes(num_slots)
         phase = ops.arange(phases, dtype="int32")
         last = (new.start[:, None] + new.counts[:, None] - 1 - phase) // self.stride  # last row per phase, or -1

@@ -36,7 +36,7 @@ VOCABULARY = flags.DEFINE_string("vocabulary", None, "Vocabulary file for --mode
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue. Empty: start of a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue. -: standard input.")
 COMPLETE = flags.DEFINE_string("complete", None, "Images: name of a split. The lower half of its images is generated.")
-CHAT = flags.DEFINE_bool("chat", False, "Conversation: answers each line of the standard input, and keeps the context.")
+CHAT = flags.DEFINE_bool("chat", False, "Start a conversation: answer each line of standard input.")
 CONTEXT = flags.DEFINE_integer("context_length", 4096, "--chat: maximum number of tokens of the conversation.", 1)
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)

@@ -23,7 +23,6 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     entry_name,
     has_memory,
     has_room,
-    spare_tokens,
 )
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.selection import NewTokens
@@ -336,7 +335,7 @@ def check_extension(
     x: Tensor,
     mask: Tensor | None = None,
     index: Size | None = None,
-    kept: Size | None = None,
+    num_kept: Size | None = None,
 ) -> Extension:
     """Check the new tokens of a cache.
 
@@ -347,10 +346,10 @@ def check_extension(
         x: the new tokens, (B, q, D).
         mask: bool (B or 1, q), False for padding, or None.
         index: int32 () or (B,), the number of tokens in the cache. None: not checked.
-        kept: number of leading tokens per row to add, at most. None: all.
+        num_kept: maximum number of leading tokens per row to add. None: all.
 
     Raises:
-        ValueError: if values can be read, and padding is not on the right, `index` is not the number of tokens in the
+        ValueError: in eager mode, if padding is not on the right, `index` is not the number of tokens in the
             cache, or the cache cannot hold the tokens.
     """
     check_cache(layer, plans, cache)
@@ -365,16 +364,16 @@ def check_extension(
         start = _checked_start(held, ops.broadcast_to(ops.cast(index, "int32"), (batch,)))
     known = concrete_values(start)
     counts = ops.full((batch,), length, dtype="int32")
-    is_right = is_padded_on_the_right(mask)
+    is_right = is_right_padded(mask)
     if mask is not None:
         counts = ops.sum(ops.cast(ops.broadcast_to(mask, (batch, length)), "int32"), axis=-1)
-    if kept is not None:
-        counts = ops.minimum(counts, ops.cast(kept, "int32"))
+    if num_kept is not None:
+        counts = ops.minimum(counts, ops.cast(num_kept, "int32"))
     known_counts = concrete_values(counts)
     has_space = has_room(plans, cache, ops.maximum(start, 0) + counts)
     if known is not None and known_counts is not None and not np.all(concrete_values(has_space)):
         raise ValueError(
-            "`x` must be at most as many tokens as the cache can still hold. Create a larger cache by `init_cache`. "
+            "`x` must be at most as many tokens as the cache can still hold. Create a larger cache with `init_cache`. "
             f"Received: {known_counts.tolist()} new tokens per row, a cache of {known.tolist()} tokens."
         )
     fits = merge(is_right, None if has_space is True else has_space)
@@ -392,44 +391,44 @@ def check_extension(
     return Extension(tokens, None if all_known else is_valid, num_tokens + counts)
 
 
-def check_rewind(plans: Sequence[HeadPlan], cache: Cache, lengths: Size) -> tuple[Tensor, Tensor]:
+def check_rewind(cache: Cache, lengths: Size, spare: int | None) -> tuple[Tensor, Tensor]:
     """Check the number of tokens to keep in a cache.
 
     Args:
-        plans: head plans of a causal call.
         cache: the cache of a layer.
         lengths: int32 () or (B,).
+        spare: number of tokens that can be removed, None for all tokens.
 
     Returns:
-        Pair of int32 (B,): the positions from which on tokens are forgotten, and the number of tokens in the cache
-        afterwards, -1 in rows that cannot be rewound.
+        Pair of int32 (B,): the number of tokens to keep, and "num_tokens" afterwards, -1 in rows that cannot be
+        rewound.
 
     Raises:
-        ValueError: if values can be read, and `lengths` is out of range, or overwritten tokens are needed.
+        ValueError: in eager mode, if `lengths` is out of range, or overwritten tokens are needed.
     """
     check_entries(cache, [NUM_TOKENS])
     held: Any = cache[NUM_TOKENS]
     lengths = ops.broadcast_to(ops.cast(lengths, "int32"), (shape(held)[0],))
-    is_valid, spare = merge(lengths >= 0, lengths <= held), spare_tokens(plans, cache)
+    is_valid = merge(lengths >= 0, lengths <= held)
     limit: Any = cache.get(LONGEST, held)
     if spare is not None:
         is_valid = merge(is_valid, lengths >= limit - spare)
     known = concrete_values(is_valid)
     if known is not None and not np.all(known):
-        reach = "" if spare is None else f", and the last {spare} of the largest number so far (`init_cache(rewind=n)`)"
+        limits = "" if spare is None else f", and at least the longest so far minus {spare} (`init_cache(rewind=n)`)"
         raise ValueError(
-            f"`lengths` must be numbers of tokens in the cache{reach}. Received: "
+            f"`lengths` must be at least 0, at most the number of tokens in the cache{limits}. Received: "
             f"lengths={concrete_values(lengths).tolist()}, a cache of {concrete_values(held).tolist()} tokens per row."  # type: ignore[union-attr]
         )
     lengths = ops.where(is_valid, lengths, held)
     return lengths, ops.where(is_valid, lengths, -1)
 
 
-def is_padded_on_the_right(mask: Tensor | None) -> Tensor | None:
-    """Return whether padding is on the right in each row, bool (B,); None: it is known to be.
+def is_right_padded(mask: Tensor | None) -> Tensor | None:
+    """Return whether each row has padding only on the right, bool (B,); None if this is known for all rows.
 
     Raises:
-        ValueError: if values can be read, and padding is not on the right.
+        ValueError: in eager mode, if padding is not on the right.
     """
     if mask is None or mask.shape[1] == 1:
         return None
@@ -447,7 +446,7 @@ def _checked_start(num_tokens: Tensor, index: Tensor) -> Tensor:
     """Return the positions of the first new tokens, int32 (B,), -1 where `index` is not the number of cached tokens.
 
     Raises:
-        ValueError: if values can be read and a nonnegative `index` is not the number of tokens in the cache.
+        ValueError: in eager mode, if a nonnegative `index` is not the number of tokens in the cache.
     """
     positions, expected = concrete_values(index), concrete_values(num_tokens)
     if positions is not None and expected is not None and np.any((positions >= 0) & (positions != expected)):

@@ -43,6 +43,7 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     fill_cache,
     fill_memory,
     rewind_cache,
+    spare_tokens,
 )
 from tf_sparse_attention.patterns.pattern import Call, Pattern, cache_unsupported_reason
 from tf_sparse_attention.patterns.selection import NewTokens, SelectionInputs, Selector
@@ -74,12 +75,14 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     - Constructor arguments after `key_dim` should be passed by name, because their order differs.
     - `compute_attention` is the method to override instead of `_compute_attention`.
 
-    Decoding adds three methods: `init_cache`, `extend` for the next tokens of each row, a prompt or a single token, and
-    `rewind`, which takes back tokens. A cache is a dictionary of tensors with fixed shapes, as `while_loop` requires.
+    Decoding adds three methods: `init_cache`; `extend`, which adds tokens, such as a prompt or a single token; and
+    `rewind`, which removes the last tokens. A cache is a dictionary of tensors with fixed shapes, as `while_loop`
+    requires.
     The pattern's cache policy decides which keys and values the cache keeps. "num_tokens", int32 (B,), is the number of
     tokens per row. The outputs equal the outputs of one causal call on the whole sequence, without dropout. Compiled
-    programs cannot raise errors that depend on tensor values. Instead, a row gets NaN. After padding on the left or
-    more tokens than the cache can hold, "num_tokens" is -1, and all later outputs of the row are NaN.
+    programs cannot raise errors that depend on tensor values. Instead, the output of the row is NaN. If a row has
+    padding on the
+    left or too many tokens for the cache, its "num_tokens" becomes -1, and all its later outputs are NaN.
 
     Cross-attention decoding has two methods: `init_cross_cache` computes keys and values of the source sequence once,
     and `decode_cross` attends to them. The outputs equal `layer(x, value, key)` without a causal mask.
@@ -514,13 +517,17 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
                 in StreamingLLM (Xiao et al. 2024). Allowed for `Window(w)` and `Window(w) | First(n)`. Distances then
                 stay below the size of the cache. Sequences longer than the cache give different results than a call.
                 Default False.
-            rewind: number of last tokens that `rewind` can take back from caches that overwrite old tokens, such as
-                that of a window. Other caches can take back all tokens. Default 0.
-            dtype: None for keys and values in the compute dtype, or "int8" for quantized ones, with a float32 scale per
-                head and slot.
+            rewind: number of last tokens that `rewind` can remove if the cache overwrites old tokens, as for a window.
+                Most
+                other caches allow to remove all tokens. Default 0.
+            dtype: dtype of keys and values. None: the compute dtype. "int8": quantized, with a float32 scale per head
+                and
+                slot. Default None.
 
         Returns:
-            Dictionary of tensors: floats in the compute dtype, int32 counters, and the memory mask, if any.
+            Dictionary of tensors: keys and values in the compute dtype or in int8 with scales, int32 counters, and the
+                memory
+            mask, if any.
 
         Raises:
             ValueError: if the layer is not built or cannot decode with a cache, if it does not accept the memory, or if
@@ -550,7 +557,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         )
         if memory is not None:
             cache = fill_memory(cache, *memory_keys(self, memory, memory_mask, batch_size))
-        cache |= self.init_state(cache, batch_size, rewind)
+        cache |= self.init_extra_entries(cache, batch_size, rewind)
         cache[NUM_TOKENS] = ops.zeros((batch_size,), dtype="int32")
         if positions_in_cache:
             streaming_cache.check_streaming(self, plans, memory)
@@ -559,7 +566,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             cache[LONGEST] = ops.zeros((batch_size,), dtype="int32")
         return cache
 
-    def init_state(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
+    def init_extra_entries(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
         """Return further entries of an empty cache, for layers that keep more than keys and values."""
         return {}
 
@@ -569,7 +576,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         cache: Cache,
         mask: Tensor | None = None,
         index: Size | None = None,
-        kept: Size | None = None,
+        num_kept: Size | None = None,
     ) -> tuple[Tensor, Cache]:
         """Compute the output for the next tokens of each row, and add them to the cache.
 
@@ -577,10 +584,10 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             x: float (B, q, D), the next q >= 1 tokens of each row, such as a prompt.
             cache: result of `init_cache` or of this method.
             mask: bool (B, q), False for padding, which must be on the right. Padding is not added. None: no padding.
-            index: int32 () or (B,), the number of tokens in the cache, to be checked. 0: the first tokens of all rows
-                are computed as in a call, which saves reading an empty cache in a compiled program. -1 in a tensor:
-                the row gets no token, its output is NaN, and its cache stays unchanged. None: not checked.
-            kept: int32 () or (B,), number of leading tokens per row to add, at most. None: all except padding.
+            index: int32 () or (B,), the expected number of tokens in the cache. None: not checked. The integer 0: all
+                rows are empty, so compiled programs compute the tokens as in a call, without reading the cache. In a
+                tensor, -1 marks rows without a new token: their output is NaN, and their cache stays unchanged.
+            num_kept: int32 () or (B,), maximum number of leading tokens per row to add. None: all except padding.
 
         Returns:
             Pair of the output (B, q, D), arbitrary at padding, and the cache after the tokens.
@@ -595,7 +602,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         plans = head_plans(self)
         tokens, is_valid, num_tokens = attention_checks.check_extension(
-            self, plans, cache, x, masks.query_mask, index, kept
+            self, plans, cache, x, masks.query_mask, index, num_kept
         )
         x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
@@ -613,7 +620,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         return output, {**cache, **counted}
 
     def rewind(self, cache: Cache, lengths: Size) -> Cache:
-        """Forget the last tokens of each row.
+        """Remove the last tokens of each row from the cache.
 
         Args:
             cache: result of `extend`.
@@ -623,22 +630,26 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             The cache, from which `extend` continues.
 
         Raises:
-            ValueError: if the cache belongs to another layer; if values can be read, and `lengths` is negative or more
-                than the tokens in the cache, or the cache has overwritten tokens that are needed. Compiled programs
-                return a cache with -1 tokens for the row.
+            ValueError: if the cache belongs to another layer; in eager mode, if `lengths` is
+                negative or larger than the number of cached tokens, or if overwritten tokens are needed. In compiled
+                programs, "num_tokens" of the row becomes -1.
         """
         check_has_cache(self)
         plans = head_plans(self)
         attention_checks.check_cache(self, plans, cache)
-        lengths, num_tokens = attention_checks.check_rewind(plans, cache, lengths)
+        lengths, num_tokens = attention_checks.check_rewind(cache, lengths, self.num_rewindable(cache))
         return {**self.rewind_attention(cache, lengths), NUM_TOKENS: num_tokens}
+
+    def num_rewindable(self, cache: Cache) -> int | None:
+        """Return the number of tokens that `rewind` can remove from a cache, None for all tokens."""
+        return spare_tokens(head_plans(self), cache)
 
     def rewind_attention(self, cache: Cache, lengths: Tensor) -> Cache:
         """Return the cache without the tokens from position `lengths` (B,) on."""
         return rewind_cache(head_plans(self), cache, self.selectors, lengths)
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> Cache:
-        """Return the cache after new tokens, without attention.
+        """Add new tokens to the cache without computing attention.
 
         Args:
             heads: result of `project`.
@@ -651,7 +662,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         rotated = position.rotate(scaled, at)
         rotated_key = rotated if scaled_key is None else position.rotate(scaled_key, at)
         inputs = SelectionInputs(query, query if key is None else key, rotated, rotated_key)
-        return fill_cache(head_plans(self), cache, rotated_key, value, self.selectors, inputs, tokens)
+        return fill_cache(head_plans(self), cache, value, self.selectors, inputs, tokens)
 
     def extend_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> tuple[Tensor, Cache]:
         """Compute attention for new tokens, and add them to the cache.

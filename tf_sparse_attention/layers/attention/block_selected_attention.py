@@ -110,8 +110,13 @@ class BlockSelectedAttention(AttentionLayer):
         query, key, value = heads
         return heads if self._convolution is None else (query, self._convolution.convolve(key, masks), value)
 
-    def init_state(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
+    def init_extra_entries(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
         return {} if self._convolution is None else {CONVOLUTION: self._convolution.empty_cache(batch_size, rewind)}
+
+    def num_rewindable(self, cache: Cache) -> int | None:
+        if self._convolution is None or self._convolution.size == 1:
+            return super().num_rewindable(cache)
+        return shape(cache[CONVOLUTION]["last_keys"])[2] - (self._convolution.size - 1)
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> Cache:
         heads, updated = self._convolve_new(heads, cache, tokens)
@@ -158,7 +163,8 @@ class KeyConvolution(keras.layers.Layer):
         return convolve_keys(key, ops.cast(self.kernel, self.compute_dtype), masks)
 
     def empty_cache(self, batch_size: Size, rewind: int) -> dict[str, Tensor]:
-        """Create an empty cache: "last_keys" (B, M, K - 1 + rewind, H), position p in slot p mod its size."""
+        """Create an empty cache: "last_keys" (B, M, K - 1 + rewind, H), position p in slot p mod the number of
+        slots."""
         _, heads, key_dim = self.kernel.shape
         slots = 0 if self.size == 1 else self.size - 1 + rewind
         return {"last_keys": ops.zeros((batch_size, heads, slots, key_dim), self.compute_dtype)}
@@ -170,7 +176,7 @@ class KeyConvolution(keras.layers.Layer):
             return convolve_keys(key, kernel), cache
         last_keys, slots = cache["last_keys"], shape(cache["last_keys"])[2]
         positions = tokens.start[:, None] - count + ops.arange(count, dtype="int32")
-        before = take_positions(last_keys, ((positions + slots) % slots)[:, None])  # operands are positive
+        before = take_positions(last_keys, ((positions + slots) % slots)[:, None])
         before = ops.where(positions[:, None, :, None] >= 0, before, 0)
         keys = ops.concatenate([ops.cast(before, key.dtype), key], axis=2)
         convolved = slice_axis(convolve_keys(keys, kernel), -2, count, count + shape(key)[2])

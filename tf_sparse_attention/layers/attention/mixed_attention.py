@@ -253,13 +253,13 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         cache: dict[str, Cache],
         mask: Tensor | None = None,
         index: Size | None = None,
-        kept: Size | None = None,
+        num_kept: Size | None = None,
     ) -> tuple[Tensor, dict[str, Cache]]:
         """Compute the output (B, q, D) for new tokens, and update the caches; see `AttentionLayer.extend`."""
-        return self._sum_with_caches(cache, lambda part, own: part.extend(x, own, mask, index, kept))
+        return self._sum_with_caches(cache, lambda part, own: part.extend(x, own, mask, index, num_kept))
 
     def rewind(self, cache: dict[str, Cache], lengths: Size) -> dict[str, Cache]:
-        """Forget the last tokens of each row; see `AttentionLayer.rewind`."""
+        """Remove the last tokens of each row from the cache; see `AttentionLayer.rewind`."""
         return {name: part.rewind(own, lengths) for name, part, own in self._parts_with(cache)}
 
     @property

@@ -224,7 +224,7 @@ class NativeSparseAttention(AttentionLayer):
         selected = dense_pattern(self._selected, call, query.shape[1], masks, [BlockSelection(blocks)], options)
         return ops.logical_or(selected, dense_pattern(self._window, call, query.shape[1], masks, None, options))
 
-    def init_state(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
+    def init_extra_entries(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
         sizes = batch_size, self.num_key_heads, shape(cache[SELECTED]["key"])[2] // self.block_size, rewind
         return {
             COMPRESSED_KEY: self._key_pooling.empty_cache(*sizes),
@@ -239,7 +239,7 @@ class NativeSparseAttention(AttentionLayer):
             position, at = self.position_encoding, tokens.positions[:, None]
             inputs = SelectionInputs(projected.query, key, position.rotate(query, at), position.rotate(scaled_key, at))
             plans = head_plans(self, pattern)
-            return fill_cache(plans, {PART: entry}, inputs.rotated_key, value, [None], inputs, tokens)[PART]
+            return fill_cache(plans, {PART: entry}, value, [None], inputs, tokens)[PART]
 
         return {
             **cache,
@@ -280,6 +280,11 @@ class NativeSparseAttention(AttentionLayer):
         selected = attend(self._selected, SELECTED, projected.key, projected.value, selector)
         window = attend(self._window, WINDOW, projected.window_key, projected.window_value, None)
         return _gated_sum(projected.gates, compressed, selected, window), {**cache, **updated}
+
+    def num_rewindable(self, cache: Cache) -> int | None:
+        recent, spare = cache[COMPRESSED_KEY].get("recent"), super().num_rewindable(cache)
+        own = 0 if recent is None else shape(recent)[2] - self.block_size
+        return own if spare is None else min(own, spare)
 
     def rewind_attention(self, cache: Cache, lengths: Tensor) -> Cache:
         rewound = super().rewind_attention(cache, lengths)
@@ -344,8 +349,8 @@ class BlockPooling(keras.layers.Layer):
 
         Returns:
             "block": pooled vectors (B, M, G, H), and "sum": the sum of the incomplete block, float32 or float64
-            (B, M, 1, H). To take back tokens, "recent": the last b + rewind vectors (B, M, b + rewind, H), position p
-            in slot p mod their number.
+            (B, M, 1, H). With `rewind`, also "recent": the last b + rewind vectors (B, M, b + rewind, H),
+            position p in slot p mod (b + rewind).
         """
         size = self.outer_kernel.shape[0]
         block = ops.zeros((batch_size, num_heads, num_blocks, size), self.compute_dtype)
@@ -404,7 +409,7 @@ class BlockPooling(keras.layers.Layer):
 
     def rewind_cache(self, cache: dict[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         """Return the cache without the tokens from position `lengths` (B,) on."""
-        if "recent" not in cache:  # no token is taken back
+        if "recent" not in cache:  # `num_rewindable` is 0
             return cache
         size, slots = self.block_size, shape(cache["recent"])[2]
         positions = (lengths // size * size)[:, None] + ops.arange(size, dtype="int32")

@@ -1,7 +1,9 @@
 """Streaming decoding: bounded caches, and rotary positions counted inside the cache.
 
 With s first tokens and a window of w, positions in the cache (Xiao et al. 2024, section 3.2) keep the distances in the
-window. Only the distance to the first tokens changes: a query at position i is rotated to min(i, s + w - 1) for them.
+window. Only the distance to the first tokens changes: for scores with the first tokens, a query at position i is
+rotated to
+min(i, s + w - 1).
 """
 
 from collections.abc import Sequence

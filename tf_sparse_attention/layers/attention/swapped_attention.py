@@ -73,7 +73,7 @@ class CachesInUse:
         if isinstance(length, int) and isinstance(max_length, int) and length != max_length:
             prompt.fits = False  # the first decoded token would not follow the prompt
         cache = layer.init_cache(rows, max_length)
-        output, self.caches[id(layer)] = layer.extend(x, cache, index=0, kept=prompt.kept + length - prompt.length)
+        output, self.caches[id(layer)] = layer.extend(x, cache, index=0, num_kept=prompt.kept + length - prompt.length)
         return output
 
 

@@ -339,7 +339,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         return x, new
 
     def rewind(self, cache: dict[str, Any], lengths: Size) -> dict[str, Any]:
-        """Forget the last tokens of each row; see `AttentionLayer.rewind`."""
+        """Remove the last tokens of each row from the cache; see `AttentionLayer.rewind`."""
         name = self.attention.name
         check_entries(cache, [name])
         return {**cache, name: self.attention.rewind(cache[name], lengths)}

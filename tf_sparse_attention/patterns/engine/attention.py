@@ -161,7 +161,7 @@ def attend_arranged(
         return arrangement.combine(
             [attend_arranged(part, leaf, inputs, call, dropout, **returns) for part in arrangement.parts]
         )
-    # Kernels do not know the offset.
+    # Kernels do not support an offset.
     fused = attend_fused(arrangement, leaf, inputs, call, dropout, returns) if call.offset is None else None
     return attend_plain(arrangement, leaf, inputs, call, dropout, **returns) if fused is None else fused
 

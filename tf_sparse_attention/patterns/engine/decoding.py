@@ -1,8 +1,8 @@
 """Decoding: attention of new tokens to cached keys and to each other, under any pattern.
 
-New tokens are written to the cache first, and then read from it with the other keys (`CachedKeys`, `CachedTiles`). If
-the cache would overwrite keys that the first new tokens can see, the new tokens attend to the cache before it changes,
-and to each other in an arrangement of the pattern; the log-sum-exp merges both. Cross-attention reads the cache of a
+New tokens are written to the cache first. Their queries then read all cached keys (`CachedKeys`, `CachedTiles`). If the
+write would overwrite keys that the first new tokens attend to, the new tokens attend to the unchanged cache and to each
+other. The results are merged by their log-sum-exp. Cross-attention reads the cache of a
 complete source sequence.
 """
 
@@ -17,7 +17,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import are_known, pad_axis, repeat_key_heads, shape, slice_axis, take_key_heads
 from tf_sparse_attention.patterns.arrangement import Arrangement
-from tf_sparse_attention.patterns.cache_policies import EMPTY, Buckets, stored_rows
+from tf_sparse_attention.patterns.cache_policies import EMPTY, Buckets, dequantize_rows
 from tf_sparse_attention.patterns.engine.attention import attend_arranged, attend_plain, join_results
 from tf_sparse_attention.patterns.engine.head_plans import (
     AttentionOptions,
@@ -52,19 +52,20 @@ from tf_sparse_attention.patterns.selection import (
 )
 from tf_sparse_attention.types import DType, Size, Tensor
 
-MIN_TILED = 16  # new tokens; fewer tokens gather their slots one by one and attend to each other in one group
+MIN_TILED = 16  # new tokens; with fewer tokens, each query gathers its slots, and the new tokens form one group
 
 
 class ReadSlots(NamedTuple):
-    """The slots of a cache that q queries read, in G groups: all queries in one, or one query each.
+    """Cache slots that q queries read, in G groups: one group of all queries, or one group per query.
 
     Attributes:
         key: (B, M, G, s, H), rotated by positions.
         value: (B, M, G, s, Hv).
-        positions: int32 (1 or B, 1 or M or N, G, s); of successors the positions of the values. Undefined in empty
+        positions: int32 (1 or B, 1 or M or N, G, s); with successor values the positions of the values. Undefined in
+            empty
             slots.
         exists: bool, as `positions`, False in empty slots.
-        features: for the leaf and for those that it excludes, by index, its `TokenFeatures`, (B, n, q) of queries and
+        features: the `TokenFeatures` of the leaf and of its excluded leaves, by leaf index: (B, n, q) of queries and
             (B, m, G, s) of keys.
     """
 
@@ -76,7 +77,7 @@ class ReadSlots(NamedTuple):
 
 
 class CachedArrangement(Arrangement):
-    """Base class of arrangements of new queries with cached keys, whose positions are read from the cache.
+    """Base class of arrangements of new queries with cached keys. The positions of keys come from the cache.
 
     Args:
         leaf: the `Leaf` that the slots belong to.
@@ -142,7 +143,7 @@ class CachedKeys(CachedArrangement):
 
 
 class NewGroup(CachedArrangement):
-    """New tokens in one group, in which they attend to each other.
+    """New tokens in one group, attending to each other.
 
     Args:
         leaf: the `Leaf`.
@@ -223,7 +224,7 @@ def extend_pattern(
     heads: tuple[Tensor, Tensor],
     tokens: NewTokens,
     options: AttentionOptions,
-    farthest_first: int | None = None,
+    max_first_position: int | None = None,
 ) -> tuple[Tensor, Cache]:
     """Compute attention of new tokens to the keys in the cache and to each other, and add them to the cache.
 
@@ -237,15 +238,17 @@ def extend_pattern(
         heads: pair of queries (B, N, q, H) and keys (B, M, q, H) as selectors compare them, see `SelectionInputs`.
         tokens: the `NewTokens`.
         options: an `AttentionOptions`.
-        farthest_first: largest position to which queries are rotated for `First` keys, as in StreamingLLM (Xiao et al.
-            2024, section 3.2). None: no limit.
+        max_first_position: limit of the positions of queries in scores with `First` keys, as in StreamingLLM (Xiao et
+            al. 2024, section 3.2). None: no limit.
 
     Returns:
         Pair of the output (B, N, q, Hv), arbitrary for tokens that are not added, and the cache.
     """
     at = tokens.positions[:, None]
     inputs = SelectionInputs(*heads, options.position.rotate(query, at), options.position.rotate(key, at))
-    near = None if farthest_first is None else options.position.rotate(query, ops.minimum(at, farthest_first))
+    query_for_first = (
+        None if max_first_position is None else options.position.rotate(query, ops.minimum(at, max_first_position))
+    )
     cache, added, results = dict(cache), dict[int, Mapping[str, Tensor]](), []
     selections: dict[int, Selection | TokenFeatures | None] = dict.fromkeys(range(len(selectors)))
     for plan in plans:
@@ -253,25 +256,26 @@ def extend_pattern(
         own_options, parts = options.slice_heads(plan.heads), []
         for leaf in plan.leaves:
             name, selector = entry_name(leaf), selectors[leaf.index]
-            own_key = own_inputs.rotated_key
-            entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, own_key, tokens, selectors, added)
+            entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, tokens, selectors, added)
             if selector is not None:
                 selection = selector.select_new(entry, own_inputs, tokens, added[leaf.index])
                 selections[leaf.index] = _checked(selector, selection, new.features)
-            is_first = near is not None and isinstance(leaf.pattern, First)
-            own_query = take_heads(near, plan.heads) if is_first else own_inputs.rotated_query
-            reader = Inputs(own_query, own_key, own_value, selections, TokenMasks(), own_options)
+            is_first = query_for_first is not None and isinstance(leaf.pattern, First)
+            own_query = take_heads(query_for_first, plan.heads) if is_first else own_inputs.rotated_query
+            reader = Inputs(own_query, own_inputs.rotated_key, own_value, selections, TokenMasks(), own_options)
             spare, length = cache_policy(leaf).spare(shape(entry["key"])[2]), tokens.length
             if spare is None or (length is not None and length <= spare + 1):
-                in_place = length is not None and length <= MAX_SCATTERED
-                entry = write_tokens(leaf, entry, new, in_place)
+                use_scatter = length is not None and length <= MAX_SCATTERED
+                entry = write_tokens(leaf, entry, new, use_scatter)
                 parts += _attend_slots(leaf, entry, reader, selectors, tokens)
             else:
                 # With successor values, the first token completes the pair of the last cached key and its value.
-                before = write_tokens(leaf, entry, new.first_token(), True) if leaf.reads_successors else entry
+                before = (
+                    write_tokens(leaf, entry, new.first_token(), use_scatter=True) if leaf.reads_successors else entry
+                )
                 parts += _attend_slots(leaf, before, reader, selectors, tokens)
                 parts.append(_attend_new(leaf, reader, tokens))
-                entry = write_tokens(leaf, entry, new, in_place=False)
+                entry = write_tokens(leaf, entry, new, use_scatter=False)
             cache[name] = entry
         results.append(combine_attended(parts))
     return join_results(results, plans, query, options).output, cache
@@ -291,7 +295,7 @@ def _checked(
 
 
 def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors, tokens: NewTokens) -> list[Attended]:
-    """Compute attention of new queries to the slots of an entry. Parts of one softmax."""
+    """Compute attention of new queries to the slots of an entry. Returns the parts of one softmax."""
     (batch, num_heads, length, _), (_, key_heads, num_slots, _) = shape(inputs.query), shape(entry["key"])
     policy, positions, features = cache_policy(leaf), tokens.positions, _query_features(leaf, inputs.selections)
     own = features[leaf.index]
@@ -311,13 +315,13 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         tiles = CachedTiles(
             leaf, buckets._replace(indices=indices), known[leaf.index], positions, slot_positions, group_size
         )
-        key, value = (stored_rows(entry[name], entry.get(f"{name}_scale"), inputs.query.dtype) for name in ROWS)
+        key, value = (dequantize_rows(entry[name], entry.get(f"{name}_scale"), inputs.query.dtype) for name in ROWS)
         attended = tiles.split_choices(attend(tiles, inputs.query, key, value, known))
         sums = cast(Tensor, attended.log_sum_exp)
         return [
             Attended(attended.output[:, :, choice], log_sum_exp=sums[:, :, choice]) for choice in range(len(indices))
         ]
-    # Queries beyond the number of slots of a ring see none of its keys.
+    # New query i attends to no key of a ring if i >= `num_slots`.
     visible = length
     if buckets is None and policy.spare(num_slots) is not None and are_known(length, num_slots):
         visible = min(length, num_slots)
@@ -335,7 +339,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
 
 
 def _query_features(leaf: Leaf, selections: Selections) -> dict[int, Mapping[str, Tensor]]:
-    """Return the features of new queries, (B, n, q) by name, for a leaf and those that it excludes, by index."""
+    """Return the features of new queries, (B, n, q) by name, for a leaf and its excluded leaves, by leaf index."""
     found = {each.index: selections[each.index] for each in (leaf, *leaf.excluded)}
     return {index: {} if selection is None else selection.features().query for index, selection in found.items()}
 
@@ -343,7 +347,7 @@ def _query_features(leaf: Leaf, selections: Selections) -> dict[int, Mapping[str
 def _slot_features(
     leaf: Leaf, features: Mapping[int, Mapping[str, Tensor]], selectors: Selectors, take: Callable[[str], Tensor]
 ) -> dict[int, TokenFeatures]:
-    """Return the `TokenFeatures` of a leaf and those that it excludes. `take` returns an entry of key features."""
+    """Return the `TokenFeatures` of a leaf and its excluded leaves. `take` reads key features from the entry."""
     known = {}
     for each in (leaf, *leaf.excluded):
         selector = selectors[each.index]
@@ -384,7 +388,7 @@ def _read(
         exists = merge(positions > EMPTY, at >= 0)
     known = _slot_features(leaf, features, selectors, take)
     scales = [take(f"{name}_scale") if f"{name}_scale" in entry else None for name in ROWS]
-    key, value = (stored_rows(take(name), scale, dtype) for name, scale in zip(ROWS, scales, strict=True))
+    key, value = (dequantize_rows(take(name), scale, dtype) for name, scale in zip(ROWS, scales, strict=True))
     return ReadSlots(key, value, positions, exists, known)
 
 
@@ -401,7 +405,8 @@ def _attend_new(leaf: Leaf, inputs: Inputs, tokens: NewTokens) -> Attended:
         inputs = inputs._replace(selections={**known, leaf.index: features})
         return _attend_from(leaf, NewGroup(leaf, features, tokens.positions), inputs, call)
     if period is None:
-        raise ValueError(f"`x` must have a known length with {type(leaf.pattern).__name__}. Received: unknown length.")
+        name = type(leaf.pattern).__name__
+        raise ValueError(f"`x` must have a known length with {name}. Received: x of unknown length.")
     if period == 1:
         return _attend_from(leaf, leaf.arrange(call, selection), inputs, call, Offset(tokens.start, 1))
     # The arrangement begins at a multiple of the period.
@@ -421,7 +426,7 @@ def _attend_new(leaf: Leaf, inputs: Inputs, tokens: NewTokens) -> Attended:
 def _attend_from(
     leaf: Leaf, arrangement: Arrangement, inputs: Inputs, call: Call, offset: Offset | None = None
 ) -> Attended:
-    """Compute attention of new tokens. The arrangement begins at an offset; None: it has the positions of the cache."""
+    """Compute attention of new tokens. `offset`: where the arrangement begins, None for `NewGroup`."""
     if offset is not None and any(offset.changes(each.pattern) for each in (leaf, *leaf.excluded)):
         call = call._replace(offset=offset)
     return attend_arranged(arrangement, leaf, inputs, call, None, return_weights=False, return_log_sum_exp=True)

@@ -1,4 +1,4 @@
-"""KV caches: the slots for keys and values, empty and with new tokens.
+"""KV caches: creation, new tokens and rewinding.
 
 A cache is a dictionary with an entry for each leaf of the pattern, "part_0", "part_1", ...: "key" (B, m, S, H) of its m
 heads of keys, rotated by positions, "value" (B, m, S, Hv), "position" int32 (B, 1 or m, S), minus `EMPTY`, the features
@@ -15,19 +15,26 @@ from keras import ops
 
 from tf_sparse_attention.ops.gather import take_positions, take_rows, write_slots
 from tf_sparse_attention.ops.masks import merge
-from tf_sparse_attention.ops.shapes import argmax_last_axis, max_over, shape
-from tf_sparse_attention.patterns.cache_policies import EMPTY, CachePolicy, quantize_rows, stored_rows
+from tf_sparse_attention.ops.shapes import max_over, shape
+from tf_sparse_attention.patterns.cache_policies import (
+    EMPTY,
+    CachePolicy,
+    dequantize_rows,
+    find_position,
+    quantize_rows,
+)
 from tf_sparse_attention.patterns.engine.head_plans import HeadPlan, Leaf, slice_inputs, take_heads
 from tf_sparse_attention.patterns.selection import NewTokens, SelectionInputs, Selector, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
 
-ROWS = ("key", "value")  # entries of rows, which a quantized cache has with "key_scale" and "value_scale"
+MAX_SCATTERED = 32  # most new tokens that a scatter writes, whose rows XLA writes one by one on CPUs
+ROWS = ("key", "value")  # a quantized cache also has "key_scale" and "value_scale"
 NUM_TOKENS = "num_tokens"  # in the cache of a layer: tokens per row, int32 (B,), -1 after an invalid extension
-LONGEST = "longest"  # in the cache of a layer that can take back tokens: the largest number of tokens, int32 (B,)
-STREAMING = "streaming"  # in the cache of a layer with positions in the cache; zeros (B,)
+LONGEST = "longest"  # in the cache of a layer with `rewind`: the largest number of tokens so far, int32 (B,)
+STREAMING = "streaming"  # marks the cache of a layer with `positions_in_cache`: zeros, int32 (B,)
 
 Entry: TypeAlias = dict[str, Tensor]
-Cache: TypeAlias = dict[str, Entry]  # the cache of a layer has `NUM_TOKENS`, too
+Cache: TypeAlias = dict[str, Entry]  # the cache of a layer has `NUM_TOKENS` as well
 Selectors: TypeAlias = Sequence[Selector | None]  # by the index of a leaf
 
 
@@ -60,7 +67,7 @@ def empty_cache(
         max_length: the largest number of tokens of a sequence, an integer or a scalar tensor.
         dtype: dtype of keys and values.
         selectors: for each leaf its `Selector`, or None.
-        rewind: number of tokens that can be taken back. Default 0.
+        rewind: number of tokens that `rewind_cache` can remove. Default 0.
         is_quantized: whether keys and values are int8, with a scale per head and slot. Default False.
     """
     cache = {}
@@ -88,7 +95,7 @@ def empty_cache(
 
 
 def feature_names(leaf: Leaf, selectors: Selectors) -> dict[str, tuple[int, str]]:
-    """Return the entries of key features of a leaf and of those that it excludes: leaf and feature by entry name."""
+    """Return the key-feature entries of a leaf and its excluded leaves: (leaf index, feature) by entry name."""
     leaves = {each.index: selectors[each.index] for each in (leaf, *leaf.excluded)}
     return {
         f"{name}_{index}": (index, name)
@@ -99,7 +106,7 @@ def feature_names(leaf: Leaf, selectors: Selectors) -> dict[str, tuple[int, str]
 
 
 def spare_tokens(plans: Iterable[HeadPlan], cache: Cache) -> int | None:
-    """Return how many tokens a cache can take back, None for all tokens; see `CachePolicy.spare`."""
+    """Return the number of tokens that `rewind_cache` can remove, None for all tokens; see `CachePolicy.spare`."""
     found = [
         cache_policy(leaf).spare(shape(cache[entry_name(leaf)]["key"])[2]) for plan in plans for leaf in plan.leaves
     ]
@@ -114,11 +121,10 @@ def rewind_cache(plans: Iterable[HeadPlan], cache: Cache, selectors: Selectors, 
             entry, selector = cache[entry_name(leaf)], selectors[leaf.index]
             changed = {} if selector is None else selector.rewind(entry, lengths)
             if leaf.reads_successors:  # the slot of the next position holds the key of the last token that remains
-                is_next = ops.broadcast_to(entry["position"] == ends, shape(entry["key"])[:3])
-                rows = stored_rows(entry["key"], entry.get("key_scale"), entry["last_key"].dtype)
-                key = take_rows(rows, argmax_last_axis(ops.cast(is_next, "float32"))[..., None])
-                found = ops.any(is_next, axis=-1, keepdims=True)[..., None]
-                changed["last_key"] = ops.where(found, key, entry["last_key"])
+                slot, found = find_position(entry["position"], ends)
+                slot, found = (ops.broadcast_to(x, (*shape(entry["key"])[:2], 1)) for x in (slot, found))
+                rows = dequantize_rows(entry["key"], entry.get("key_scale"), entry["last_key"].dtype)
+                changed["last_key"] = ops.where(found[..., None], take_rows(rows, slot), entry["last_key"])
             changed["position"] = ops.where(entry["position"] < ends, entry["position"], 0)
             cache[entry_name(leaf)] = {**entry, **changed}
     return cache
@@ -133,7 +139,7 @@ def has_room(plans: Iterable[HeadPlan], cache: Cache, length: Size) -> bool | Te
         length: positions from the first token on, an integer, or int32 (B,).
 
     Returns:
-        A boolean, or bool (B,) if `length` is a tensor or the cache holds a segment memory. True if it is unknown.
+        A boolean, or bool (B,) if `length` is a tensor or the cache holds a segment memory. True if sizes are unknown.
     """
     results = []
     for plan in plans:
@@ -158,18 +164,16 @@ def _remembered(entry):
     return max_over(ops.where(entry["remembered"], slots - ops.arange(slots, dtype="int32"), 0), axis=1)
 
 
-MAX_SCATTERED = 32  # new tokens that are written one by one; more tokens rewrite all slots
-
-
 class NewKeys(NamedTuple):
     """The keys and values of new tokens for the cache entry of a leaf.
 
     Attributes:
         tokens: the `NewTokens`.
         features: int32 (B, m, q) by name, the key features of the leaf.
-        written: by name of the entry, for each new token its key (B, m, q, H), value (B, m, q, Hv), and the key
-            features int32 (B, m, q) of `feature_names`.
-        last_key: (B, m, 1, H), with successor values the key of the last token; else None.
+        written: rows of the new tokens by entry name: "key" (B, m, q, H), "value" (B, m, q, Hv), and the key features
+            int32
+            (B, m, q) of `feature_names`.
+        last_key: key of the last token (B, m, 1, H) with successor values, otherwise None.
     """
 
     tokens: NewTokens
@@ -188,19 +192,17 @@ def add_tokens(
     entry: Entry,
     inputs: SelectionInputs,
     value: Tensor,
-    key: Tensor,
     tokens: NewTokens,
     selectors: Selectors,
     added: dict[int, Mapping[str, Tensor]],
 ) -> tuple[Entry, NewKeys]:
-    """Add new tokens to the selector of a leaf.
+    """Add new tokens to the selector of a leaf, and collect what its entry stores of them.
 
     Args:
         leaf: a `Leaf`.
         entry: its entry.
         inputs: the `SelectionInputs` of the new tokens.
         value: (B, m, q, Hv).
-        key: (B, m, q, H), as the cache holds it.
         tokens: the `NewTokens`.
         selectors: for each leaf its `Selector`, or None.
         added: for each leaf its key features; gets those of this leaf.
@@ -208,8 +210,8 @@ def add_tokens(
     Returns:
         Pair of the entry with the new state of the selector, and the `NewKeys`.
     """
-    last_key, selector = None, selectors[leaf.index]
-    if leaf.reads_successors:  # the key of the previous token comes with the value of a token
+    key, last_key, selector = inputs.rotated_key, None, selectors[leaf.index]
+    if leaf.reads_successors:  # each value is stored with the key of the previous token
         key, last_key = tokens.shift(key, entry["last_key"])
     if selector is not None:
         state, added[leaf.index] = selector.add(entry, inputs, tokens)
@@ -221,53 +223,50 @@ def add_tokens(
 def fill_cache(
     plans: Iterable[HeadPlan],
     cache: Cache,
-    key: Tensor,
     value: Tensor,
     selectors: Selectors,
     inputs: SelectionInputs,
     tokens: NewTokens,
 ) -> Cache:
-    """Return the cache after new tokens, without attention.
+    """Add new tokens to the cache without computing attention.
 
     Args:
         plans: of `plan_heads`.
         cache: of `empty_cache`.
-        key: (B, M, q, H), rotated by positions.
         value: (B, M, q, Hv).
         selectors: for each leaf its `Selector`, or None.
-        inputs: the `SelectionInputs` of the tokens, whose keys are not None where there are selectors.
+        inputs: the `SelectionInputs` of the tokens.
         tokens: the `NewTokens`.
     """
     cache, added = dict(cache), dict[int, Mapping[str, Tensor]]()
     for plan in plans:
-        own_inputs = slice_inputs(plan, inputs)
-        own_key, own_value = (take_heads(x, plan.key_heads) for x in (key, value))
+        own_inputs, own_value = slice_inputs(plan, inputs), take_heads(value, plan.key_heads)
         for leaf in plan.leaves:
             name = entry_name(leaf)
-            entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, own_key, tokens, selectors, added)
-            cache[name] = write_tokens(leaf, entry, new, in_place=False)
+            entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, tokens, selectors, added)
+            cache[name] = write_tokens(leaf, entry, new, use_scatter=False)
     return cache
 
 
-def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, in_place: bool) -> Entry:
+def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, use_scatter: bool) -> Entry:
     """Return an entry with new tokens.
 
     Args:
         leaf: the `Leaf` of the entry.
         entry: the entry before the tokens.
         new: the `NewKeys`.
-        in_place: whether tokens are written one by one; they must have different slots. False: all slots are rewritten.
+        use_scatter: whether to write by a scatter, which requires distinct slots per row. False: rewrite all slots.
     """
     tokens, positions = new.tokens, new.tokens.positions[:, None]
     token = TokenInfo(positions, new.features)
     written = {**_quantized(entry, new.written), "position": positions - EMPTY}
-    if in_place:
+    if use_scatter:
         at, kept = cache_policy(leaf).slot(token, shape(entry["key"])[2])
-        # With successor values, no token comes before the first.
+        # With successor values, position 0 has no key.
         kept = merge(kept, tokens.exists[:, None], positions > 0 if leaf.reads_successors else None)
         entry = {**entry, **{name: write_slots(entry[name], x, at, kept) for name, x in written.items()}}
     else:
-        at = cache_policy(leaf).new_in_slots(token, tokens, shape(entry["key"])[2])
+        at = cache_policy(leaf).slot_tokens(token, tokens, shape(entry["key"])[2])
         is_new = merge(at >= 0, at < tokens.counts[:, None, None])
         if leaf.reads_successors:
             is_new = merge(is_new, at + tokens.start[:, None, None] > 0)
@@ -276,7 +275,7 @@ def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, in_place: bool) -> Entr
 
 
 def _quantized(entry: Entry, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return rows for an entry by name, quantized with their scales if the entry is."""
+    """Return the rows to write by entry name, in int8 with scales if the entry is quantized."""
     result = dict(written)
     for name in ROWS:
         if f"{name}_scale" in entry:

@@ -6,24 +6,24 @@ from typing import Any
 from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.trainers.shared import sample_sources, sampling
 
-CHUNK = 4  # tokens between two pieces of an answer
+CHUNK_SIZE = 4  # tokens per piece of an answer
 
 
 def chat(
     source: Any,
     turns: Iterable[str],
     show: Callable[[str], None],
-    length: int | None = None,
-    seed: int = 0,
-    context_length: int = 4096,
+    length: int | None,
+    seed: int,
+    context_length: int,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """Answer turns one by one. Each turn reads only its own tokens, see `ChatSession`.
+    """Answer the turns of a conversation; see `ChatSession`.
 
     Args:
         source: a `LocalModelSource` of a `LanguageModel`.
-        turns: texts, each of which ends where the answer begins.
-        show: function of each piece of an answer, and of a line break after it.
+        turns: texts. The answer directly follows each text.
+        show: function that receives each piece of an answer, then a line break.
         length: maximum number of tokens of an answer. None: the default of the source.
         seed: integer.
         context_length: maximum number of tokens of the conversation.
@@ -35,7 +35,7 @@ def chat(
     if type(source) is not sample_sources.LocalModelSource or not isinstance(source.model, LanguageModel):
         raise ValueError(
             "`chat` must be False unless the model is a language model, from --workdir, --model or --preset. Received: "
-            f"a source of {type(source).__name__}."
+            f"{type(source).__name__}."
         )
     defaults = {name: value for name, value in source.defaults.items() if name != "prompt"}
     length = defaults.pop("length") if length is None else length
@@ -44,6 +44,6 @@ def chat(
     session = source.model.chat_session(context_length, strategy, tokenizer, seed, stops)
     for turn in turns:
         session.append(turn)
-        for piece in session.generate(length, chunk_size=CHUNK):
+        for piece in session.generate(length, chunk_size=CHUNK_SIZE):
             show(sampling.printable(piece))
         show("\n")
