@@ -300,3 +300,21 @@ def test_a_cache_in_int8_is_smaller_and_nearly_as_exact(name):
     assert error > TOLERANCE and bytes_of["int8"] < 0.7 * bytes_of[None]
     with pytest.raises(ValueError, match="`dtype` must be one of"):
         layer.init_cache(2, 40, dtype="int4")
+
+
+# Small caches hold all tokens of a short sequence, but not what a convolution or a pooled block needs.
+@pytest.mark.parametrize("max_length", [6, 40])
+@pytest.mark.parametrize("name", first(["selected_convolved", "native", "local_window", "mixed", "nearest"], 2))
+def test_more_tokens_than_a_cache_still_holds_are_not_removed(name, max_length):
+    layer, x = made(name), normal(2, 6, SIZE)
+    for rewind in (0, 2):
+        _, cache = layer.extend(x, layer.init_cache(2, max_length, rewind=rewind))
+        if rewind:
+            cache = layer.rewind(cache, 4)
+        parts = cache.values() if name == "mixed" else [cache]
+        if all(part.get("longest") is None or max_length == 40 for part in parts):
+            for length in (-1, 3, 7):
+                with pytest.raises(ValueError, match="`lengths` must be at least 0"):
+                    layer.rewind(cache, length)
+    with pytest.raises(ValueError, match="`rewind`"):
+        layer.init_cache(2, 9, rewind=-1)

@@ -73,6 +73,7 @@ def test_copies_and_files_continue_a_session(pattern, tmp_path):
     answer(other, 4)
     assert len(session.token_ids) == 6 and len(other.token_ids) == 11
     session.save(tmp_path / "session.npz")
+    model = make_model(pattern)  # with other automatic names
     loaded = make_session(model)
     loaded.load(tmp_path / "session.npz")
     for each in (session, loaded):
@@ -81,7 +82,7 @@ def test_copies_and_files_continue_a_session(pattern, tmp_path):
     np.testing.assert_array_equal(session.token_ids, loaded.token_ids)
     assert session.cache_bytes == loaded.cache_bytes > 0
     for name, wrong in {
-        "fingerprint": make_session(make_model(pattern, seed=4)),
+        "architecture and weights": make_session(make_model(pattern, seed=4)),
         "max_length": make_session(model, 99),
     }.items():
         with pytest.raises(ValueError, match=f"same {name}"):
@@ -96,6 +97,8 @@ def test_sampled_turns_depend_on_the_seed_and_not_on_the_size_of_pieces():
         session.append([5])
         found.append(answer(session, 10, chunk_size=chunk_size).tolist())
     assert found[0] == found[1] != found[2]
+    one, other = (make_session(model, strategy="random").fork(seed) for seed in (None, 5))
+    assert answer(one, 9).tolist() != answer(other, 9).tolist()
 
 
 def test_text_of_a_session_and_tokens_of_a_consumer_that_stops_early():

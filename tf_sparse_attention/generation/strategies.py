@@ -211,9 +211,9 @@ class Speculative:
 
     The draft model proposes `num_draft_tokens` tokens. The target model computes their probabilities in one pass, and
     accepts each with probability min(1, p / q), where p is the probability of the target model and q of the draft
-    model. After a rejection, the next token is sampled from max(p - q, 0). So
-    tokens follow the distribution of the target model exactly, for any draft model. With "greedy", a draft is
-    accepted if it is the target's most likely token.
+    model. After a rejection, the next token is sampled from max(p - q, 0). So tokens follow the distribution of the
+    target model exactly, for any draft model. With "greedy", a draft is accepted if it is the target's most likely
+    token.
 
     The draft model can be a smaller model with the same vocabulary, or the target model with sparser attention and the
     same weights (self-speculation).

@@ -36,8 +36,8 @@ NAMES = {"fingerprint": "architecture and weights of the model"}  # in error mes
 class ChatSession:
     """Conversation with a language model that keeps its KV cache, so each turn processes only its own tokens.
 
-    The session holds the tokens so far and their KV cache. All turns use the same few compiled
-    programs. `LanguageModel.chat_session` creates sessions.
+    The session holds the tokens so far and their KV cache. All turns use the same few compiled programs.
+    `LanguageModel.chat_session` creates sessions.
 
     Args:
         model: a causal `LanguageModel` that can decode with a cache.
@@ -148,8 +148,8 @@ class ChatSession:
     ) -> Iterator[Any]:
         """Iterate over pieces of an answer during generation. The answer becomes part of the conversation.
 
-        Pieces of text never split a UTF-8 character, or a word of a subword tokenizer. If iteration
-        stops early, the conversation keeps the tokens so far.
+        Pieces of text never split a UTF-8 character, or a word of a subword tokenizer. If iteration stops early, the
+        conversation keeps the tokens so far.
 
         Args:
             max_new_tokens: maximum number of tokens of the answer. None: until a stop id or `max_length`.

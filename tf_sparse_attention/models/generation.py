@@ -66,9 +66,8 @@ class Generation:
                 Probabilities are normalized over all ids of the `tokenizer`, or of the model without a tokenizer,
                 except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
             cache: a `ChatSession` of this model, continued by one prompt. Prompt and continuation become part of the
-                session.
-                `max_length` does not count earlier tokens of the session. `seed` and `stop_token_ids` of the session
-                apply. Default None: a new sequence.
+                session. `max_length` does not count earlier tokens of the session. `seed` and `stop_token_ids` of the
+                session apply. Default None: a new sequence.
 
         Returns:
             The result for one prompt, or a list of results. A result is `str` (an incomplete last character becomes
@@ -193,8 +192,8 @@ class Generation:
         """Return the number of compiled programs of generation by name.
 
         "read" reads prompts, "advance" generates in a buffer of all tokens, "stream" without a maximum length,
-        "speculate" with a draft model, "search" with beams,
-        and "start" creates caches from encoder outputs. At the logging level DEBUG, each compilation is logged.
+        "speculate" with a draft model, "search" with beams, and "start" creates caches from encoder outputs. At the
+        logging level DEBUG, each compilation is logged.
         """
         return self.generator.compile_stats()
 

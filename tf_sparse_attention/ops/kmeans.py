@@ -45,7 +45,7 @@ def normalize(x: Tensor, epsilon: float = 1e-6) -> Tensor:
     return x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon)
 
 
-def init_extra_entries(directions: Tensor) -> State:
+def init_state(directions: Tensor) -> State:
     """Return the initial state: normalized `directions` (N, K, H) as centroids with a count of 1.
 
     Note: differs from the published code, where counts start at 0 and sums at the centroids, so that the first update
@@ -77,7 +77,7 @@ def init_state_from_data(x: Tensor, num_clusters: int, seed: Seed, token_mask: T
     if token_mask is not None:
         keys = ops.where(ops.reshape(token_mask, (1, -1)), keys, -1.0)
     chosen = ops.top_k(keys, num_clusters)[1]  # (N, K)
-    return init_extra_entries(ops.take_along_axis(tokens, chosen[..., None], axis=1))
+    return init_state(ops.take_along_axis(tokens, chosen[..., None], axis=1))
 
 
 def scores(x: Tensor, centroids: Tensor) -> Tensor:

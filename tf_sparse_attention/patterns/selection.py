@@ -3,8 +3,7 @@
 A content-based pattern creates a `Selector` (`Pattern.make_selector`), which the layer stores with the weights of the
 selector. `select` selects for a whole sequence. With a KV cache, `add` adds new tokens to the state of the selector,
 which is part of the cache, and `select_new` selects for their queries. The result is a `Selection`, with the features
-for the
-mask rule of the pattern.
+for the mask rule of the pattern.
 """
 
 import dataclasses

@@ -77,12 +77,11 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
 
     Decoding adds three methods: `init_cache`; `extend`, which adds tokens, such as a prompt or a single token; and
     `rewind`, which removes the last tokens. A cache is a dictionary of tensors with fixed shapes, as `while_loop`
-    requires.
-    The pattern's cache policy decides which keys and values the cache keeps. "num_tokens", int32 (B,), is the number of
-    tokens per row. The outputs equal the outputs of one causal call on the whole sequence, without dropout. Compiled
-    programs cannot raise errors that depend on tensor values. Instead, the output of the row is NaN. If a row has
-    padding on the
-    left or too many tokens for the cache, its "num_tokens" becomes -1, and all its later outputs are NaN.
+    requires. The pattern's cache policy decides which keys and values the cache keeps. "num_tokens", int32 (B,), is the
+    number of tokens per row. The outputs equal the outputs of one causal call on the whole sequence, without dropout.
+    Compiled programs cannot raise errors that depend on tensor values. Instead, the output of the row is NaN. If a row
+    has padding on the left or too many tokens for the cache, its "num_tokens" becomes -1, and all its later outputs are
+    NaN.
 
     Cross-attention decoding has two methods: `init_cross_cache` computes keys and values of the source sequence once,
     and `decode_cross` attends to them. The outputs equal `layer(x, value, key)` without a causal mask.
@@ -518,16 +517,13 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
                 stay below the size of the cache. Sequences longer than the cache give different results than a call.
                 Default False.
             rewind: number of last tokens that `rewind` can remove if the cache overwrites old tokens, as for a window.
-                Most
-                other caches allow to remove all tokens. Default 0.
+                Most other caches allow to remove all tokens. Default 0.
             dtype: dtype of keys and values. None: the compute dtype. "int8": quantized, with a float32 scale per head
-                and
-                slot. Default None.
+                and slot. Default None.
 
         Returns:
             Dictionary of tensors: keys and values in the compute dtype or in int8 with scales, int32 counters, and the
-                memory
-            mask, if any.
+            memory mask, if any.
 
         Raises:
             ValueError: if the layer is not built or cannot decode with a cache, if it does not accept the memory, or if
@@ -630,9 +626,9 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             The cache, from which `extend` continues.
 
         Raises:
-            ValueError: if the cache belongs to another layer; in eager mode, if `lengths` is
-                negative or larger than the number of cached tokens, or if overwritten tokens are needed. In compiled
-                programs, "num_tokens" of the row becomes -1.
+            ValueError: if the cache belongs to another layer; in eager mode, if `lengths` is negative or larger than
+                the number of cached tokens, or if overwritten tokens are needed. In compiled programs, "num_tokens" of
+                the row becomes -1.
         """
         check_has_cache(self)
         plans = head_plans(self)

@@ -348,9 +348,9 @@ class BlockPooling(keras.layers.Layer):
         """Create an empty cache.
 
         Returns:
-            "block": pooled vectors (B, M, G, H), and "sum": the sum of the incomplete block, float32 or float64
-            (B, M, 1, H). With `rewind`, also "recent": the last b + rewind vectors (B, M, b + rewind, H),
-            position p in slot p mod (b + rewind).
+            "block": pooled vectors (B, M, G, H), and "sum": the sum of the incomplete block, float32 or float64 (B, M,
+            1, H). With `rewind`, also "recent": the last b + rewind vectors (B, M, b + rewind, H), position p in
+            slot p mod (b + rewind).
         """
         size = self.outer_kernel.shape[0]
         block = ops.zeros((batch_size, num_heads, num_blocks, size), self.compute_dtype)

@@ -2,8 +2,7 @@
 
 With s first tokens and a window of w, positions in the cache (Xiao et al. 2024, section 3.2) keep the distances in the
 window. Only the distance to the first tokens changes: for scores with the first tokens, a query at position i is
-rotated to
-min(i, s + w - 1).
+rotated to min(i, s + w - 1).
 """
 
 from collections.abc import Sequence

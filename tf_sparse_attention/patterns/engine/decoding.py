@@ -2,8 +2,7 @@
 
 New tokens are written to the cache first. Their queries then read all cached keys (`CachedKeys`, `CachedTiles`). If the
 write would overwrite keys that the first new tokens attend to, the new tokens attend to the unchanged cache and to each
-other. The results are merged by their log-sum-exp. Cross-attention reads the cache of a
-complete source sequence.
+other. The results are merged by their log-sum-exp. Cross-attention reads the cache of a complete source sequence.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,8 +61,7 @@ class ReadSlots(NamedTuple):
         key: (B, M, G, s, H), rotated by positions.
         value: (B, M, G, s, Hv).
         positions: int32 (1 or B, 1 or M or N, G, s); with successor values the positions of the values. Undefined in
-            empty
-            slots.
+            empty slots.
         exists: bool, as `positions`, False in empty slots.
         features: the `TokenFeatures` of the leaf and of its excluded leaves, by leaf index: (B, n, q) of queries and
             (B, m, G, s) of keys.

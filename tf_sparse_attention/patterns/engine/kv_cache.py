@@ -171,8 +171,7 @@ class NewKeys(NamedTuple):
         tokens: the `NewTokens`.
         features: int32 (B, m, q) by name, the key features of the leaf.
         written: rows of the new tokens by entry name: "key" (B, m, q, H), "value" (B, m, q, Hv), and the key features
-            int32
-            (B, m, q) of `feature_names`.
+            int32 (B, m, q) of `feature_names`.
         last_key: key of the last token (B, m, 1, H) with successor values, otherwise None.
     """
 
