@@ -15,6 +15,7 @@ from tests.layers import decoded
 from tests.layers.decoded import SIZE, built, by_index, largest_error
 from tests.programs import as_program
 from tf_sparse_attention import layers
+from tf_sparse_attention.layers.attention.attention_checks import num_cached_tokens
 from tf_sparse_attention.models import Backbone
 from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
 
@@ -305,16 +306,24 @@ def test_a_cache_in_int8_is_smaller_and_nearly_as_exact(name):
 # Small caches hold all tokens of a short sequence, but not what a convolution or a pooled block needs.
 @pytest.mark.parametrize("max_length", [6, 40])
 @pytest.mark.parametrize("name", first(["selected_convolved", "native", "local_window", "mixed", "nearest"], 2))
-def test_more_tokens_than_a_cache_still_holds_are_not_removed(name, max_length):
-    layer, x = made(name), normal(2, 6, SIZE)
-    for rewind in (0, 2):
-        _, cache = layer.extend(x, layer.init_cache(2, max_length, rewind=rewind))
-        if rewind:
-            cache = layer.rewind(cache, 4)
-        parts = cache.values() if name == "mixed" else [cache]
-        if all(part.get("longest") is None or max_length == 40 for part in parts):
-            for length in (-1, 3, 7):
-                with pytest.raises(ValueError, match="`lengths` must be at least 0"):
-                    layer.rewind(cache, length)
+def test_tokens_that_a_cache_no_longer_holds_are_not_removed(name, max_length):
+    layer, x = made(name), normal(2, max_length, SIZE)
+    whole = ops.convert_to_numpy(layer(x, use_causal_mask=True))
+    rewind = as_program(layer.rewind)
+    for spare in (0, 2):
+        _, cache = layer.extend(x, layer.init_cache(2, max_length, rewind=spare))
+        for length in range(max_length, -1, -1):
+            try:
+                back = layer.rewind(cache, length)
+            except ValueError as error:
+                assert "`lengths` must be at most the number" in str(error) and length < max_length - spare
+                assert num_cached_tokens(rewind(cache, length)).numpy().tolist() == [-1, -1]
+                break
+            y, _ = layer.extend(x[:, length:], back) if length < max_length else (whole[:, max_length:], None)
+            np.testing.assert_allclose(y, whole[:, length:], atol=TOLERANCE)
+        assert spare or length == max_length - 1 or name not in ("native", "selected_convolved")
+        for wrong in (-1, max_length + 1):
+            with pytest.raises(ValueError, match="`lengths` must be at most the number"):
+                layer.rewind(cache, wrong)
     with pytest.raises(ValueError, match="`rewind`"):
         layer.init_cache(2, 9, rewind=-1)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from keras import ops
 
@@ -61,9 +61,17 @@ class CachePolicy:
         is_bounded: whether the number of slots is bounded for any sequence length. Default False.
         shares_reads: whether query heads that share a key head read the same slots, which are then read once. Default
             False.
+        num_visible: for policies that reuse slots, the number of last tokens that a query can see. Default None: the
+            cache never overwrites a token.
     """
 
     is_bounded = False
+    if TYPE_CHECKING:  # as a property, since a subclass may have a constant or a property
+
+        @property
+        def num_visible(self) -> int | None: ...
+    else:
+        num_visible = None
     shares_reads = False
 
     def num_slots(self, max_length: Size) -> Size:
@@ -81,13 +89,20 @@ class CachePolicy:
         """Return whether a cache can hold `length` positions, an integer or int32 (B,). True if sizes are unknown."""
         return self.num_slots(length) <= num_slots if are_known(length, num_slots) else True
 
+    def capacity(self, num_slots: Size) -> Size:
+        """Return the number of consecutive tokens that a cache holds before it overwrites one, if it reuses slots."""
+        return num_slots
+
     def spare(self, num_slots: Size) -> int | None:
         """Return the number of cached tokens that the next query cannot see.
 
-        `rewind` can remove this many tokens. This many tokens plus one can be written before a query reads the cache.
-        None: the cache never overwrites a token. A policy that reuses slots must override this method.
+        This many tokens plus one can be written before a query reads the cache. None: the cache never overwrites a
+        token.
         """
-        return None
+        capacity = self.capacity(num_slots)
+        if self.num_visible is None or not are_known(capacity) or capacity < self.num_visible:
+            return None
+        return capacity - self.num_visible
 
     def slot_positions(self, num_slots: Size) -> Tensor:
         """Return the position of each slot, int32 (S,), for a policy that never reuses slots."""
@@ -134,6 +149,10 @@ class Ring(CachePolicy):
     def __post_init__(self) -> None:
         checks.check_count("size", self.size)
 
+    @property
+    def num_visible(self) -> int | None:
+        return self.size
+
     def num_slots(self, max_length: Size) -> Size:
         return min_if_known(self.size, max_length)
 
@@ -142,9 +161,6 @@ class Ring(CachePolicy):
 
     def with_spare(self, count: int) -> CachePolicy:
         return dataclasses.replace(self, size=self.size + count)
-
-    def spare(self, num_slots: Size) -> int | None:
-        return num_slots - self.size if is_full_size(self.size, num_slots) else None
 
     def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         return (ring_positions(num_slots, new.start + new.counts - 1) - new.start[:, None])[:, None]

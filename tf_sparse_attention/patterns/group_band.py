@@ -566,9 +566,12 @@ class GroupRings(CachePolicy):
     def with_spare(self, count: int) -> CachePolicy:
         return dataclasses.replace(self, size=self.size + count)
 
-    def spare(self, num_slots: Size) -> int | None:
-        size = num_slots // self.num_groups
-        return size - self.size if is_full_size(self.size, size) else None
+    @property
+    def num_visible(self) -> int | None:
+        return self.size
+
+    def capacity(self, num_slots: Size) -> Size:
+        return num_slots // self.num_groups
 
     def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         groups, size = tokens.group, num_slots // self.num_groups

@@ -246,6 +246,10 @@ class PhaseRings(CachePolicy):
     def is_bounded(self) -> bool:  # type: ignore[override]  # a property here
         return self.size is not None
 
+    @property
+    def num_visible(self) -> int | None:
+        return None if self.size is None else self.stride * self.size
+
     def num_slots(self, max_length: Size) -> Size:
         rows = -(-max_length // self.stride)
         return min_if_known(self.stride, max_length) * (rows if self.size is None else min_if_known(self.size, rows))
@@ -260,12 +264,6 @@ class PhaseRings(CachePolicy):
 
     def with_spare(self, count: int) -> CachePolicy:
         return self if self.size is None else dataclasses.replace(self, size=self.size + -(-count // self.stride))
-
-    def spare(self, num_slots: Size) -> int | None:
-        if self.size is None or not are_known(num_slots):
-            return None
-        _, rows = self._sizes(num_slots)
-        return (rows - self.size) * self.stride if rows >= self.size else None
 
     def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
         phases, rows = self._sizes(num_slots)

@@ -1,5 +1,6 @@
 """Checks of the arguments, inputs and caches of attention layers."""
 
+import functools
 import inspect
 import numbers
 import warnings
@@ -391,13 +392,13 @@ def check_extension(
     return Extension(tokens, None if all_known else is_valid, num_tokens + counts)
 
 
-def check_rewind(cache: Cache, lengths: Size, spare: int | None) -> tuple[Tensor, Tensor]:
+def check_rewind(layer: Any, cache: Cache, lengths: Size) -> tuple[Tensor, Tensor]:
     """Check the number of tokens to keep in a cache.
 
     Args:
-        cache: the cache of a layer.
+        layer: an attention layer.
+        cache: its cache.
         lengths: int32 () or (B,).
-        spare: number of tokens that can be removed, None for all tokens.
 
     Returns:
         Pair of int32 (B,): the number of tokens to keep, and "num_tokens" afterwards, -1 in rows that cannot be
@@ -406,19 +407,18 @@ def check_rewind(cache: Cache, lengths: Size, spare: int | None) -> tuple[Tensor
     Raises:
         ValueError: in eager mode, if `lengths` is out of range, or overwritten tokens are needed.
     """
-    check_entries(cache, [NUM_TOKENS])
     held: Any = cache[NUM_TOKENS]
+    longest: Any = cache.get(LONGEST, held)
     lengths = ops.broadcast_to(ops.cast(lengths, "int32"), (shape(held)[0],))
-    is_valid = merge(lengths >= 0, lengths <= held)
-    limit: Any = cache.get(LONGEST, held)
-    if spare is not None:
-        is_valid = merge(is_valid, lengths >= limit - spare)
+    limits = [longest - count for count in layer.removable_tokens(cache, longest)]
+    least = functools.reduce(ops.maximum, limits, ops.zeros_like(held))
+    is_valid = merge(lengths >= least, lengths <= held)
     known = concrete_values(is_valid)
     if known is not None and not np.all(known):
-        limits = "" if spare is None else f", and at least the longest so far minus {spare} (`init_cache(rewind=n)`)"
         raise ValueError(
-            f"`lengths` must be at least 0, at most the number of tokens in the cache{limits}. Received: "
-            f"lengths={concrete_values(lengths).tolist()}, a cache of {concrete_values(held).tolist()} tokens per row."  # type: ignore[union-attr]
+            "`lengths` must be at most the number of tokens in the cache, and at least 0 and the number that the cache "
+            f"can still restore; see `init_cache(rewind=n)`. Received: lengths={concrete_values(lengths).tolist()}, "  # type: ignore[union-attr]
+            f"from {concrete_values(least).tolist()} to {concrete_values(held).tolist()} allowed."  # type: ignore[union-attr]
         )
     lengths = ops.where(is_valid, lengths, held)
     return lengths, ops.where(is_valid, lengths, -1)

@@ -42,8 +42,8 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     empty_cache,
     fill_cache,
     fill_memory,
+    removable_tokens,
     rewind_cache,
-    spare_tokens,
 )
 from tf_sparse_attention.patterns.pattern import Call, Pattern, cache_unsupported_reason
 from tf_sparse_attention.patterns.selection import NewTokens, SelectionInputs, Selector
@@ -633,12 +633,17 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         check_has_cache(self)
         plans = head_plans(self)
         attention_checks.check_cache(self, plans, cache)
-        lengths, num_tokens = attention_checks.check_rewind(cache, lengths, self.num_rewindable(cache))
+        lengths, num_tokens = attention_checks.check_rewind(self, cache, lengths)
         return {**self.rewind_attention(cache, lengths), NUM_TOKENS: num_tokens}
 
-    def num_rewindable(self, cache: Cache) -> int | None:
-        """Return the number of tokens that `rewind` can remove from a cache, None for all tokens."""
-        return spare_tokens(head_plans(self), cache)
+    def removable_tokens(self, cache: Cache, longest: Tensor) -> list[Tensor]:
+        """Return limits of the number of tokens that `rewind` can remove, each int32 (B,).
+
+        Args:
+            cache: the cache of the layer.
+            longest: int32 (B,), the largest number of tokens that each row has had.
+        """
+        return removable_tokens(head_plans(self), cache, longest)
 
     def rewind_attention(self, cache: Cache, lengths: Tensor) -> Cache:
         """Return the cache without the tokens from position `lengths` (B,) on."""

@@ -11,7 +11,7 @@ from tf_sparse_attention.ops.block_selection import convolve_keys
 from tf_sparse_attention.ops.gather import ring_positions, take_positions
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import shape, slice_axis
-from tf_sparse_attention.patterns.engine.kv_cache import Cache
+from tf_sparse_attention.patterns.engine.kv_cache import Cache, num_removable
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.patterns.selection import NewTokens
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
@@ -113,10 +113,11 @@ class BlockSelectedAttention(AttentionLayer):
     def init_extra_entries(self, cache: Cache, batch_size: Size, rewind: int) -> Cache:
         return {} if self._convolution is None else {CONVOLUTION: self._convolution.empty_cache(batch_size, rewind)}
 
-    def num_rewindable(self, cache: Cache) -> int | None:
-        if self._convolution is None or self._convolution.size == 1:
-            return super().num_rewindable(cache)
-        return shape(cache[CONVOLUTION]["last_keys"])[2] - (self._convolution.size - 1)
+    def removable_tokens(self, cache: Cache, longest: Tensor) -> list[Tensor]:
+        limits, count = super().removable_tokens(cache, longest), (self.key_convolution or 1) - 1
+        if count:
+            limits.append(num_removable(longest, shape(cache[CONVOLUTION]["last_keys"])[2], count))
+        return limits
 
     def fill_attention(self, heads: ProjectedHeads, cache: Cache, tokens: NewTokens) -> Cache:
         heads, updated = self._convolve_new(heads, cache, tokens)

@@ -22,7 +22,7 @@ from tf_sparse_attention.ops.shapes import in_range, shape, split
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
 from tf_sparse_attention.patterns.engine.decoding import extend_pattern
 from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
-from tf_sparse_attention.patterns.engine.kv_cache import Cache, fill_cache
+from tf_sparse_attention.patterns.engine.kv_cache import Cache, fill_cache, num_removable
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
 from tf_sparse_attention.patterns.selection import GivenSelection, NewTokens, SelectionInputs, Selector
@@ -281,10 +281,10 @@ class NativeSparseAttention(AttentionLayer):
         window = attend(self._window, WINDOW, projected.window_key, projected.window_value, None)
         return _gated_sum(projected.gates, compressed, selected, window), {**cache, **updated}
 
-    def num_rewindable(self, cache: Cache) -> int | None:
-        recent, spare = cache[COMPRESSED_KEY].get("recent"), super().num_rewindable(cache)
-        own = 0 if recent is None else shape(recent)[2] - self.block_size
-        return own if spare is None else min(own, spare)
+    def removable_tokens(self, cache: Cache, longest: Tensor) -> list[Tensor]:
+        recent = cache[COMPRESSED_KEY].get("recent")
+        own = ops.zeros_like(longest) if recent is None else num_removable(longest, shape(recent)[2], self.block_size)
+        return [*super().removable_tokens(cache, longest), own]
 
     def rewind_attention(self, cache: Cache, lengths: Tensor) -> Cache:
         rewound = super().rewind_attention(cache, lengths)
@@ -409,7 +409,7 @@ class BlockPooling(keras.layers.Layer):
 
     def rewind_cache(self, cache: dict[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         """Return the cache without the tokens from position `lengths` (B,) on."""
-        if "recent" not in cache:  # `num_rewindable` is 0
+        if "recent" not in cache:  # no token can be removed
             return cache
         size, slots = self.block_size, shape(cache["recent"])[2]
         positions = (lengths // size * size)[:, None] + ops.arange(size, dtype="int32")

@@ -105,12 +105,27 @@ def feature_names(leaf: Leaf, selectors: Selectors) -> dict[str, tuple[int, str]
     }
 
 
-def spare_tokens(plans: Iterable[HeadPlan], cache: Cache) -> int | None:
-    """Return the number of tokens that `rewind_cache` can remove, None for all tokens; see `CachePolicy.spare`."""
-    found = [
-        cache_policy(leaf).spare(shape(cache[entry_name(leaf)]["key"])[2]) for plan in plans for leaf in plan.leaves
-    ]
-    return min((spare for spare in found if spare is not None), default=None)
+def num_removable(longest: Tensor, capacity: Size, num_visible: int) -> Tensor:
+    """Return the number of tokens that can be removed from the longest sequence so far, int32 (B,).
+
+    Args:
+        longest: int32 (B,), the largest number of tokens that each row has had.
+        capacity: number of tokens that are held before one is overwritten.
+        num_visible: number of last tokens that the next query can see.
+    """
+    return ops.where(longest <= capacity, longest, ops.maximum(capacity - num_visible, 0))
+
+
+def removable_tokens(plans: Iterable[HeadPlan], cache: Cache, longest: Tensor) -> list[Tensor]:
+    """Return `num_removable` of each leaf whose policy reuses slots."""
+    found = []
+    for plan in plans:
+        for leaf in plan.leaves:
+            policy = cache_policy(leaf)
+            if policy.num_visible is not None:
+                capacity = policy.capacity(shape(cache[entry_name(leaf)]["key"])[2])
+                found.append(num_removable(longest, capacity, policy.num_visible))
+    return found
 
 
 def rewind_cache(plans: Iterable[HeadPlan], cache: Cache, selectors: Selectors, lengths: Tensor) -> Cache:
