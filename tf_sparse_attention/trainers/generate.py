@@ -12,8 +12,7 @@ variable KERAS_BACKEND=jax.
 
 Examples:
   tsa-generate --workdir=runs/demo --prompt='def main():'
-  tsa-generate --workdir=runs/demo --prompt_file=- --num_samples=4 --temperature=0.7
-  tsa-generate --workdir=runs/demo --chat
+  tsa-generate --workdir=runs/demo --chat --temperature=0.7
   tsa-generate --model=pg19.keras --tokenizer=subword --vocabulary=FILE --length=500
 """
 
@@ -36,7 +35,7 @@ VOCABULARY = flags.DEFINE_string("vocabulary", None, "Vocabulary file for --mode
 PROMPT = flags.DEFINE_string("prompt", None, "Text to continue. Empty: start of a document.")
 PROMPT_FILE = flags.DEFINE_string("prompt_file", None, "File with the text to continue. -: standard input.")
 COMPLETE = flags.DEFINE_string("complete", None, "Images: name of a split. The lower half of its images is generated.")
-CHAT = flags.DEFINE_bool("chat", False, "Start a conversation: answer each line of standard input.")
+CHAT = flags.DEFINE_bool("chat", None, "Start a conversation: answer each line of standard input.")
 CONTEXT = flags.DEFINE_integer("context_length", 4096, "--chat: maximum number of tokens of the conversation.", 1)
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)
@@ -96,6 +95,9 @@ def run_chat() -> None:
     """Answer the lines of the standard input."""
     from tf_sparse_attention.trainers.shared import chat, remote_run, workdir
     from tf_sparse_attention.trainers.tasks import registry
+
+    if NUM_SAMPLES.value > 1:
+        raise ValueError(f"`--num_samples` must be 1 with --chat. Received: {NUM_SAMPLES.value}.")
 
     def show(text):
         sys.stdout.write(text)
