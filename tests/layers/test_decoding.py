@@ -17,7 +17,7 @@ from tests.programs import as_program
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.attention.attention_checks import num_cached_tokens
 from tf_sparse_attention.models import Backbone
-from tf_sparse_attention.patterns import Dilated, First, Nearest, Stride, Window
+from tf_sparse_attention.patterns import Dilated, First, Nearest, SelectedBlocks, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
 KINDS = [("compare_drawn", kind) for kind in [*decoded.KINDS, "mixed"]]
@@ -270,6 +270,11 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
             ("`index` must be", lambda index=index: window.extend(x, cache, index=index))
             for index in (np.zeros(2, "int32"), np.zeros((3, 1), "int32"), np.array([0.5, 1, 2]), 1.5, "0", True)
         ),
+        *(
+            ("`num_kept` must be", lambda kept=kept: window.extend(x, cache, num_kept=kept))
+            for kept in (2.7, True, [1, 2])
+        ),
+        *(("`lengths` must be", lambda back=back: window.rewind(cache, back)) for back in (0.5, True, [0, 0], [[0]])),
         ("`cache` must be a dictionary", lambda: window.extend(x, window.extend(x, cache), index=2)),
         (r"without \['part_0'\]", lambda: window.extend(x, of_mixed, index=0)),
         ("`cache` must be the result of `init_cache` or `extend` of", lambda: window.extend(x, other.init_cache(3, 5))),
@@ -301,6 +306,38 @@ def test_a_cache_in_int8_is_smaller_and_nearly_as_exact(name):
     assert error > TOLERANCE and bytes_of["int8"] < 0.7 * bytes_of[None]
     with pytest.raises(ValueError, match="`dtype` must be one of"):
         layer.init_cache(2, 40, dtype="int4")
+
+
+def separate(pattern):
+    return built(layers.SparseAttention(2, 4, pattern, share_qk=False, seed=0))
+
+
+# Steps at the limits of rings, tiles and blocks, and a number of tokens to take back after each step.
+LIMITS = [(Window(size), [5, 2, 2, 2, 2, 2], 0) for size in (2, 3, 4)]
+LIMITS += [(Dilated(2, 17), [20, 17], 0), (Dilated(2, 17), [3, 16, 17], 0), (SelectedBlocks(4, 2), [7, 18, 2], 1)]
+LIMITS += [(Nearest(3, 4) | First(5), [6, 1, 5, 1, 18, 1, 2], 1), (Nearest(3, 4), [6, 4, 18, 3], 3)]
+
+
+def test_steps_at_the_limits_of_a_cache_equal_one_call(subtests):
+    for pattern, steps, back in LIMITS:
+        layer, length, at = separate(pattern), sum(steps), 0
+        x = normal(2, length, SIZE)
+        whole, cache = ops.convert_to_numpy(layer(x, use_causal_mask=True)), layer.init_cache(2, length, rewind=back)
+        with subtests.test(f"{pattern} {steps}"):
+            for count in steps:
+                y, cache = layer.extend(x[:, at : at + count], cache)
+                np.testing.assert_allclose(y, whole[:, at : at + count], atol=TOLERANCE)
+                at += count - back
+                cache = layer.rewind(cache, at)
+
+
+def test_a_row_without_tokens_keeps_the_sums_of_its_blocks():
+    layer, x = separate(SelectedBlocks(4, 2)), normal(2, 30, SIZE)
+    whole, (_, cache) = layer(x, use_causal_mask=True), layer.extend(x[:, :17], layer.init_cache(2, 30))
+    _, cache = layer.extend(x[:, 17:20], cache, index=ops.convert_to_tensor([-1, 17]))
+    y, _ = layer.extend(np.stack([x[0, 17:27], x[1, 20:30]]), cache)
+    for row, start in enumerate((17, 20)):
+        np.testing.assert_allclose(y[row], whole[row, start : start + 10], atol=TOLERANCE)
 
 
 # Small caches hold all tokens of a short sequence, but not what a convolution or a pooled block needs.

@@ -131,6 +131,11 @@ def test_a_session_without_end_and_one_that_is_full():
     endless.append([5] * 20)
     answer(endless, 30, chunk_size=8)
     assert len(endless.token_ids) == 50
+    one, other = endless.generate(3), endless.generate(3)
+    next(one)
+    next(other)
+    with pytest.raises(ValueError, match="must not change while it generates"):
+        next(one)
     full = make_session(model, 10)
     full.append([5] * 7)
     assert len(answer(full, None)) == 3

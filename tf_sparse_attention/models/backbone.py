@@ -471,6 +471,7 @@ class Backbone(CheckedInputs, Model):
         is_right = is_right_padded(mask)
         if is_right is not None:  # padding on the left: an invalid first chunk, so that the output is NaN
             mask = ops.where(is_right[:, None], mask, ops.arange(length, dtype="int32") > 0)
+        chunk_size = max(chunk_size, 2)  # `extend` cannot find padding on the left in one token
         number = (length + chunk_size - 1) // chunk_size
         chunks = ops.moveaxis(split(tokens, chunk_size, 1 - len(tokens.shape), number), 1, 0)  # (n, B, c, ...)
         masks = ops.moveaxis(split(mask, chunk_size, -1, number), 1, 0)

@@ -163,7 +163,7 @@ class ChatSession:
             ValueError: if an argument is invalid.
         """
         chunks = self.iterate_ids(max_new_tokens, strategy, chunk_size)
-        return chunks if self.tokenizer is None else self._text(chunks, len(self._ids))
+        return chunks if self.tokenizer is None else self._text(chunks)
 
     def iterate_ids(
         self, max_new_tokens: int | None, strategy: str | DecodingConfig | Callable | None, chunk_size: int
@@ -172,35 +172,38 @@ class ChatSession:
         checks.check_optional_count("max_new_tokens", max_new_tokens)
         checks.check_count("chunk_size", chunk_size)
         chosen = self._strategy if strategy is None else self._checked_strategy(strategy)
-        ends = [] if max_new_tokens is None else [len(self._ids) + max_new_tokens]
-        ends += [] if self.max_length is None else [self.max_length]
-        return self._chunks(chosen, min(ends, default=None), chunk_size)
+        return self._chunks(chosen, max_new_tokens, chunk_size)
 
-    def _text(self, chunks, start):
-        """Yield the new text of the stable prefix of the tokens from `start` on, and finally the remaining text."""
-        yielded = 0
-        for _ in chunks:
-            stable = self.tokenizer.stable_prefix(self.token_ids[start:])
+    def _text(self, chunks):
+        """Yield the new text of the stable prefix of an answer, and finally the remaining text."""
+        yielded, ids = 0, np.zeros(0, "int32")
+        for chunk in chunks:
+            ids = np.concatenate([ids, chunk])
+            stable = self.tokenizer.stable_prefix(ids)
             if len(stable) > yielded:
                 yield stable[yielded:]
                 yielded = len(stable)
-        if len(text := self.tokenizer.detokenize(self.token_ids[start:])) > yielded:
+        if len(text := self.tokenizer.detokenize(ids)) > yielded:
             yield text[yielded:]
 
-    def _chunks(self, strategy, limit, chunk_size):
-        """Yield the ids of each chunk until a stop id or `limit` tokens."""
+    def _chunks(self, strategy, max_new_tokens, chunk_size):
+        """Yield the ids of each chunk until a stop id, `max_new_tokens` tokens or `max_length`."""
         num_ids = None if self.tokenizer is None else min(self.tokenizer.vocabulary_size, self.model.vocabulary_size)
         num_ids = None if num_ids == self.model.vocabulary_size else num_ids
         add = self._add_in_buffer
         if self._size is None:
             add = functools.partial(self._add_unbounded, chunk_size)
+        ends = [] if max_new_tokens is None else [len(self._ids) + max_new_tokens]
+        limit = min([*ends, *([] if self.max_length is None else [self.max_length])], default=None)
         while limit is None or len(self._ids) < limit:
-            count = chunk_size if limit is None else min(chunk_size, limit - len(self._ids))
+            count, begin = chunk_size if limit is None else min(chunk_size, limit - len(self._ids)), len(self._ids)
             new, self._cache = add(strategy, num_ids, count)
             self._ids += [int(token) for token in new]
             yield new
             if new[-1] in self._stops:
                 return
+            if len(self._ids) != begin + len(new):
+                raise ValueError("A session must not change while it generates. Finish or close the iterator first.")
 
     def _add_in_buffer(self, strategy, num_ids, count):
         """Add `count` tokens in a buffer of all tokens. Returns the new tokens and the cache."""

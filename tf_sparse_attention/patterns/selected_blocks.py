@@ -221,6 +221,7 @@ class BlockSelector(Selector):
         )
         # Blocks that begin among the new tokens have no keys yet.
         is_old = ops.arange(num_blocks, dtype="int32") * size < tokens.start[:, None]
+        is_old = ops.logical_or(is_old, tokens.counts[:, None] == 0)  # rows without tokens keep all sums
         old = ops.where(is_old[:, None, :, None], sums, 0)
         return {"block_sum": old + ops.reshape(added, (batch, heads, num_blocks, channels))}, {}
 

@@ -273,17 +273,23 @@ def _check_rows(x: Tensor, cache: Cache) -> None:
 
 def check_index(x: Tensor, index: Size) -> None:
     """Raise a `ValueError` unless `index` is a nonnegative integer, or one integer per row of `x`."""
-    dtype = np.asarray(index).dtype if not hasattr(index, "dtype") else keras.backend.standardize_dtype(index.dtype)
-    if "int" not in str(dtype):
-        raise ValueError(f"`index` must be an integer, or one integer per row. Received: index={index!r}.")
-    sizes, rows = tuple(index.shape if hasattr(index, "shape") else np.shape(index)), x.shape[0]
-    if len(sizes) > 1 or (sizes and None not in (sizes[0], rows) and sizes[0] not in (1, rows)):
-        raise ValueError(
-            "`index` must be one position for all rows, or one position per row. "
-            f"Received: index of shape {sizes}, x of shape {tuple(x.shape)}."
-        )
+    check_numbers("index", index, x.shape[0])
     if not ops.is_tensor(index) and np.min(index) < 0:
         raise ValueError(f"`index` must be the number of tokens in the cache, at least 0. Received: index={index}.")
+
+
+def check_numbers(name: str, numbers: Size, rows: int | None) -> None:
+    """Raise a `ValueError` unless `numbers` is an integer, or one integer per row."""
+    dtype = np.asarray(numbers).dtype if not hasattr(numbers, "dtype") else numbers.dtype
+    dtype = str(dtype) if isinstance(dtype, np.dtype) else keras.backend.standardize_dtype(dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must be an integer, or one integer per row. Received: {name}={numbers!r}.")
+    sizes = tuple(numbers.shape if hasattr(numbers, "shape") else np.shape(numbers))
+    if len(sizes) > 1 or (sizes and None not in (sizes[0], rows) and sizes[0] not in (1, rows)):
+        raise ValueError(
+            f"`{name}` must be one number for all rows, or one number per row. "
+            f"Received: {name} of shape {sizes}, {rows} rows."
+        )
 
 
 def num_cached_tokens(cache: Mapping[str, Any]) -> Tensor:
@@ -369,7 +375,8 @@ def check_extension(
     if mask is not None:
         counts = ops.sum(ops.cast(ops.broadcast_to(mask, (batch, length)), "int32"), axis=-1)
     if num_kept is not None:
-        counts = ops.minimum(counts, ops.cast(num_kept, "int32"))
+        check_numbers("num_kept", num_kept, x.shape[0])
+        counts = ops.minimum(counts, ops.maximum(ops.cast(num_kept, "int32"), 0))
     known_counts = concrete_values(counts)
     has_space = has_room(plans, cache, ops.maximum(start, 0) + counts)
     if known is not None and known_counts is not None and not np.all(concrete_values(has_space)):
@@ -409,11 +416,12 @@ def check_rewind(layer: Any, cache: Cache, lengths: Size) -> tuple[Tensor, Tenso
     """
     held: Any = cache[NUM_TOKENS]
     longest: Any = cache.get(LONGEST, held)
+    check_numbers("lengths", lengths, held.shape[0])
     lengths = ops.broadcast_to(ops.cast(lengths, "int32"), (shape(held)[0],))
     limits = [longest - count for count in layer.removable_tokens(cache, longest)]
     least = functools.reduce(ops.maximum, limits, ops.zeros_like(held))
     is_valid = merge(lengths >= least, lengths <= held)
-    known = concrete_values(is_valid)
+    known = concrete_values(ops.logical_or(is_valid, held < 0))  # invalid rows stay invalid
     if known is not None and not np.all(known):
         raise ValueError(
             "`lengths` must be at most the number of tokens in the cache, and at least 0 and the number that the cache "
