@@ -28,7 +28,10 @@ LAYER = {"keras.Input((None, 512))": "keras.Input((None, 32))"}
 SMALLER = {
     "README.md": {**LAYER, "num_layers=4, hidden_dim=128": "num_layers=1, hidden_dim=16"},
     "docs/start.md": {**LAYER, "(None, None, 512)": "(None, None, 32)"},
-    "docs/decoding.md": {"Backbone(258, 4, 128,": "Backbone(258, 1, 16,"},
+    "docs/decoding.md": {
+        "Backbone(258, 4, 128,": "Backbone(258, 1, 16,",
+        '"conversation.npz"': 'FOLDER / "conversation.npz"',
+    },
     "docs/models.md": {
         "vocabulary_size=32768": "vocabulary_size=300, hidden_dim=32, embedding={'dim': 32}",
         "embedding={'dim': 32})": "embedding={'dim': 32}, num_layers=2, attention={'num_local_layers': 1})",
