@@ -33,6 +33,7 @@ SMALLER = {
     "sequence_length=1024": "sequence_length=64",
     "steps_per_epoch=100": "steps_per_epoch=1",
     "max_length=300": "max_length=30",
+    "max_new_tokens=50": "max_new_tokens=5",
     ', hparams="pg19_routing_published"': "",
     "vocabulary_size=8000": "vocabulary_size=60",
 }

@@ -227,7 +227,8 @@ class Speculative:
         ValueError: if an argument is invalid.
 
     Example:
-        >>> strategy = tsa.generation.Speculative(draft, num_draft_tokens=4, strategy="random")
+        >>> draft = model  # or a smaller model
+        >>> strategy = Speculative(draft, num_draft_tokens=4, strategy="random")
         >>> model.generate("def main():", max_length=300, tokenizer=ByteTokenizer(), strategy=strategy)
     """
 

@@ -53,9 +53,9 @@ class ChatSession:
         ValueError: if an argument is invalid, or the model cannot decode with a KV cache of this kind.
 
     Example:
-        >>> session = model.chat_session(max_length=2000, tokenizer=tokenizer)
-        >>> session.append("User: How are you?\\nModel: ")
-        >>> for piece in session.generate(max_new_tokens=100):
+        >>> session = model.chat_session(max_length=300, tokenizer=ByteTokenizer())
+        >>> session.append("def main():")
+        >>> for piece in session.generate(max_new_tokens=50):
         ...     print(piece, end="", flush=True)
     """
 
