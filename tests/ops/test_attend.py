@@ -106,8 +106,9 @@ def test_in_half_precision_a_query_that_sees_one_key_has_no_gradient():
         return (attend(**x, mask=np.tri(8, dtype=bool), return_log_sum_exp=True).output,)
 
     _, gradients = differentiate(run, inputs, ops.cast(draw(8, 32, seed=3), "bfloat16"))
-    assert np.abs(numbers(gradients["query"])[0]).max() == 0
-    assert np.abs(numbers(gradients["query"])[1:]).max() > 0
+    sizes = np.abs(numbers(gradients["query"])).max(axis=-1)
+    assert sizes[0] < 1e-5  # some processors sum products in another order
+    assert sizes[1:].max() > 1
 
 
 def test_a_seed_repeats_the_dropout_and_what_is_kept_is_scaled_up():
