@@ -30,10 +30,10 @@ def read_bytes():
     return [np.frombuffer(part, "uint8") for part in parts]
 
 
-def windows(data, number, seed):
+def windows(data, number, seed, length=LENGTH):
     """Return inputs and targets for random windows of bytes: byte b has id b + 2, and inputs start with id 0."""
-    starts = np.random.default_rng(seed).integers(len(data) - LENGTH, size=number)
-    targets = data[starts[:, None] + np.arange(LENGTH)].astype("int32") + 2
+    starts = np.random.default_rng(seed).integers(len(data) - length, size=number)
+    targets = data[starts[:, None] + np.arange(length)].astype("int32") + 2
     return np.pad(targets[:, :-1], ((0, 0), (1, 0))), targets
 
 

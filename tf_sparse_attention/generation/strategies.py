@@ -7,7 +7,7 @@ so changing them needs no new compilation.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
@@ -260,12 +260,12 @@ class Speculative:
         return self.strategy.values  # type: ignore[union-attr]
 
 
+Strategy: TypeAlias = str | DecodingConfig | Speculative | Callable  # what `get_strategy` accepts
+
 NAMED = {"random": Sampling(), "greedy": Sampling(temperature=0.0), "beam": BeamSearch()}
 
 
-def get_strategy(
-    strategy: str | DecodingConfig | Speculative | Callable,
-) -> Any:
+def get_strategy(strategy: Strategy) -> Any:
     """Return the strategy for a name ("random", "greedy" or "beam") or a sampling function; strategies are unchanged.
 
     Raises:

@@ -3,10 +3,11 @@
 import copy
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import keras
@@ -17,16 +18,16 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.generation import (
     BeamSearch,
-    DecodingConfig,
     Progress,
     Speculative,
     advance,
     get_strategy,
     row_keys,
 )
+from tf_sparse_attention.generation.strategies import Strategy
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.models.generator import END_ID, Task, make_progress, pad_prompts
-from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids, parse_prompts
+from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids, iterate_pieces, parse_prompts
 from tf_sparse_attention.models.steps import cached_step, limit_vocabulary
 from tf_sparse_attention.types import Tensor
 
@@ -63,7 +64,7 @@ class ChatSession:
         self,
         model: keras.Model,
         max_length: int | None,
-        strategy: str | DecodingConfig | Callable = "random",
+        strategy: Strategy = "random",
         tokenizer: Any = None,
         seed: int = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
@@ -143,7 +144,7 @@ class ChatSession:
     def generate(
         self,
         max_new_tokens: int | None = None,
-        strategy: str | DecodingConfig | Callable | None = None,
+        strategy: Strategy | None = None,
         chunk_size: int = 1,
     ) -> Iterator[Any]:
         """Iterate over pieces of an answer during generation. The answer becomes part of the conversation.
@@ -163,28 +164,19 @@ class ChatSession:
             ValueError: if an argument is invalid.
         """
         chunks = self.iterate_ids(max_new_tokens, strategy, chunk_size)
-        return chunks if self.tokenizer is None else self._text(chunks)
+        if self.tokenizer is None:
+            return chunks
+        rows = itertools.accumulate(chunks, _join, initial=np.zeros(0, "int32"))
+        return iterate_pieces(rows, self.tokenizer)
 
     def iterate_ids(
-        self, max_new_tokens: int | None, strategy: str | DecodingConfig | Callable | None, chunk_size: int
+        self, max_new_tokens: int | None, strategy: Strategy | None, chunk_size: int
     ) -> Iterator[np.ndarray]:
         """Iterate over the ids of an answer, int32 (n,) per piece; see `generate`."""
         checks.check_optional_count("max_new_tokens", max_new_tokens)
         checks.check_count("chunk_size", chunk_size)
         chosen = self._strategy if strategy is None else self._checked_strategy(strategy)
         return self._chunks(chosen, max_new_tokens, chunk_size)
-
-    def _text(self, chunks):
-        """Yield the new text of the stable prefix of an answer, and finally the remaining text."""
-        yielded, ids = 0, np.zeros(0, "int32")
-        for chunk in chunks:
-            ids = np.concatenate([ids, chunk])
-            stable = self.tokenizer.stable_prefix(ids)
-            if len(stable) > yielded:
-                yield stable[yielded:]
-                yielded = len(stable)
-        if len(text := self.tokenizer.detokenize(ids)) > yielded:
-            yield text[yielded:]
 
     def _chunks(self, strategy, max_new_tokens, chunk_size):
         """Yield the ids of each chunk until a stop id, `max_new_tokens` tokens or `max_length`."""
@@ -313,6 +305,10 @@ def _without_names(config: Any) -> Any:
     if isinstance(config, dict):
         return {key: _without_names(value) for key, value in config.items() if key not in ("name", "build_config")}
     return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
+
+
+def _join(*parts: np.ndarray) -> np.ndarray:
+    return np.concatenate(parts)
 
 
 def _as_bytes(x: Tensor) -> np.ndarray:

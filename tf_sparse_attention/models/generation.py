@@ -1,16 +1,16 @@
 """Text generation with a language model: `generate` and `stream`."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.generation import DecodingConfig
+from tf_sparse_attention.generation.strategies import Strategy
 from tf_sparse_attention.models.chat_session import ChatSession
 from tf_sparse_attention.models.generator import END_ID, Generator, Row
-from tf_sparse_attention.models.prompts import Prompts, parse_prompts
+from tf_sparse_attention.models.prompts import Prompts, iterate_pieces, parse_prompts
 from tf_sparse_attention.types import Tensor
 
 CHUNK_SIZE = 64  # tokens per call of the compiled program in `generate`
@@ -36,7 +36,7 @@ class Generation:
         self,
         prompts: Any,
         max_length: int,
-        strategy: str | DecodingConfig | Callable = "random",
+        strategy: Strategy = "random",
         tokenizer: Any = None,
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
@@ -52,9 +52,9 @@ class Generation:
                 document.
             max_length: maximum number of tokens in a row, including the prompt.
             strategy: "random" (default: samples from the model's distribution), "greedy", "beam", a
-                `tf_sparse_attention.generation.Sampling` or `BeamSearch`, or a function (logits (B, V), keys) -> ids
-                (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in every call: each
-                new function compiles a new program.
+                `tf_sparse_attention.generation.Sampling`, `BeamSearch` or `Speculative`, or a function (logits (B, V),
+                keys) -> ids (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in
+                every call: each new function compiles a new program.
             tokenizer: tokenizer of the training data, required for prompts of text. Only its ids are sampled, and the
                 results are text. Default None: the results are ids.
             seed: an integer: row i has the same result in every batch size. A sequence of one integer per row: the
@@ -99,7 +99,7 @@ class Generation:
         self,
         prompt: Any,
         max_length: int | None,
-        strategy: str | DecodingConfig | Callable = "random",
+        strategy: Strategy = "random",
         tokenizer: Any = None,
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
@@ -179,7 +179,7 @@ class Generation:
     def chat_session(
         self,
         max_length: int | None,
-        strategy: str | DecodingConfig | Callable = "random",
+        strategy: Strategy = "random",
         tokenizer: Any = None,
         seed: int = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
@@ -204,15 +204,3 @@ def format_results(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_
     if return_log_probs:
         return parsed.unwrap(results), parsed.unwrap([row.log_probs for row in rows])
     return parsed.unwrap(results)
-
-
-def iterate_pieces(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:
-    """Yield the new ids of each row, or the new text of its stable prefix, and finally the remaining text."""
-    yielded, row = 0, ()
-    for row in rows:
-        stable = row if tokenizer is None else tokenizer.stable_prefix(row)
-        if len(stable) > yielded:
-            yield stable[yielded:]
-            yielded = len(stable)
-    if tokenizer is not None and len(text := tokenizer.detokenize(row)) > yielded:
-        yield text[yielded:]

@@ -11,7 +11,6 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation import (
     BeamSearch,
-    DecodingConfig,
     Progress,
     Speculative,
     SpeculativeState,
@@ -22,6 +21,7 @@ from tf_sparse_attention.generation import (
     row_keys,
     speculate,
 )
+from tf_sparse_attention.generation.strategies import Strategy
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids
@@ -100,7 +100,7 @@ class Generator:
         self,
         prompts: Sequence[Tensor],
         max_length: int,
-        strategy: str | DecodingConfig | Callable = "random",
+        strategy: Strategy = "random",
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         num_ids: int | None = None,
@@ -114,7 +114,7 @@ class Generator:
         self,
         prompts: Sequence[Tensor],
         max_length: int,
-        strategy: str | DecodingConfig | Callable = "random",
+        strategy: Strategy = "random",
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
         num_ids: int | None = None,

@@ -1,7 +1,7 @@
-"""Parsing of prompts."""
+"""Prompts as ids, and ids as pieces of text."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,3 +160,15 @@ def check_seeds(seed: int | Sequence[int] | Tensor, num_rows: int) -> np.ndarray
             f"`seed` must be an integer, or an integer for each of {num_rows} rows. Received: seed={seed!r}."
         )
     return np.array([int(value) % 2**32 for value in values], "uint32").reshape(seeds.shape)
+
+
+def iterate_pieces(rows: Iterable[Tensor], tokenizer: Any) -> Iterator[Any]:
+    """Yield the new ids of each row, or the new text of its stable prefix, and finally the remaining text."""
+    yielded, row = 0, ()
+    for row in rows:
+        stable = row if tokenizer is None else tokenizer.stable_prefix(row)
+        if len(stable) > yielded:
+            yield stable[yielded:]
+            yielded = len(stable)
+    if tokenizer is not None and len(text := tokenizer.detokenize(row)) > yielded:
+        yield text[yielded:]

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.generation import DecodingConfig, bucket_length
-from tf_sparse_attention.models.generation import format_results, iterate_pieces
+from tf_sparse_attention.generation import bucket_length
+from tf_sparse_attention.generation.strategies import Strategy
+from tf_sparse_attention.models.generation import format_results
 from tf_sparse_attention.models.generator import END_ID, Generator, pad_prompts
 from tf_sparse_attention.models.programs import Programs
-from tf_sparse_attention.models.prompts import Prompts, parse_prompts
+from tf_sparse_attention.models.prompts import Prompts, iterate_pieces, parse_prompts
 from tf_sparse_attention.types import Tensor
 
 
@@ -36,7 +37,7 @@ class SourceGeneration:
         self,
         sources: Any,
         max_length: int,
-        strategy: str | DecodingConfig | Callable = "greedy",
+        strategy: Strategy = "greedy",
         tokenizer: Any = None,
         source_tokenizer: Any = None,
         seed: int | Sequence[int] | Tensor = 0,
@@ -75,7 +76,7 @@ class SourceGeneration:
         self,
         source: Any,
         max_length: int,
-        strategy: str | DecodingConfig | Callable = "greedy",
+        strategy: Strategy = "greedy",
         tokenizer: Any = None,
         source_tokenizer: Any = None,
         seed: int | Sequence[int] | Tensor = 0,
@@ -102,7 +103,7 @@ class SourceGeneration:
         self,
         parsed: Prompts,
         max_length: int,
-        strategy: str | DecodingConfig | Callable,
+        strategy: Strategy,
         seed: int | Sequence[int] | Tensor,
         stop_token_ids: int | Sequence[int] | Tensor | None,
         tokenizer: Any,

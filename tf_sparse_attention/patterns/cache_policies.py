@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.gather import ring_positions, take_slots
+from tf_sparse_attention.ops.gather import take_slots
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import are_known, argmax_last_axis, max_over, min_if_known, shape
 from tf_sparse_attention.patterns.selection import NewTokens, SelectedKeys, TokenInfo
@@ -163,7 +163,7 @@ class Ring(CachePolicy):
         return dataclasses.replace(self, size=self.size + count)
 
     def slot_tokens(self, tokens: TokenInfo, new: NewTokens, num_slots: Size) -> Tensor:
-        return (ring_positions(num_slots, new.start + new.counts - 1) - new.start[:, None])[:, None]
+        return new.ring_numbers(num_slots)[:, None]
 
     def slot(self, token: TokenInfo, num_slots: Size) -> tuple[Tensor, Tensor | None]:
         return token.position % num_slots, None

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.gather import take_numbers, take_rows
+from tf_sparse_attention.ops.gather import ring_positions, take_numbers, take_positions, take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.types import DType, Tensor
+from tf_sparse_attention.types import DType, Size, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +111,11 @@ class NewTokens(NamedTuple):
         positions: int32 (B, q), consecutive positions in each row. Undefined in rows without a token.
         exists: bool (B, q), True for the leading tokens of each row that are added to the cache.
         counts: int32 (B,), number of tokens that are added per row.
-        is_first: whether the cache is known to be empty in all rows. Default False.
     """
 
     positions: Tensor
     exists: Tensor
     counts: Tensor
-    is_first: bool = False
 
     @property
     def start(self) -> Tensor:
@@ -149,6 +147,19 @@ class NewTokens(NamedTuple):
         x = ops.concatenate([last, x], axis=2)
         at = ops.broadcast_to(self.counts[:, None, None], (*shape(x)[:2], 1))
         return x[:, :, :-1], (take_numbers if is_number else take_rows)(x, at)
+
+    def ring_numbers(self, num_slots: Size) -> Tensor:
+        """Return the number of the new token for each slot of a ring buffer, int32 (B, S).
+
+        Position p is in slot p mod S. If the number is negative or at least `counts`, the slot keeps its content.
+        """
+        return ring_positions(num_slots, self.start + self.counts - 1) - self.start[:, None]
+
+    def write_ring(self, ring: Tensor, x: Tensor) -> Tensor:
+        """Write the vectors (B, m, q, H) of the new tokens to a ring buffer (B, m, S, H)."""
+        number = self.ring_numbers(shape(ring)[2])[:, None]
+        is_new = ops.logical_and(number >= 0, number < self.counts[:, None, None])
+        return ops.where(is_new[..., None], take_positions(x, number), ring)
 
 
 class Selector:

@@ -311,11 +311,13 @@ class Extension(NamedTuple):
         tokens: the `NewTokens`.
         is_valid: bool (B,), False for rows that get NaN. None: all rows are known to be valid.
         num_tokens: int32 (B,), number of tokens in the cache after the new ones.
+        is_first: whether the cache is known to be empty in all rows.
     """
 
     tokens: NewTokens
     is_valid: Tensor | None
     num_tokens: Tensor
+    is_first: bool
 
 
 def check_cache(layer: Any, plans: Sequence[HeadPlan], cache: Any) -> None:
@@ -395,8 +397,8 @@ def check_extension(
     known_index = known if index is None or ops.is_tensor(index) else np.asarray(index)
     is_first = known_index is not None and not np.any(known_index) and x.shape[1] != 1 and not has_memory(cache)
     all_known = known is not None and np.all(known >= 0)
-    tokens = NewTokens(positions, exists, counts, is_first)
-    return Extension(tokens, None if all_known else is_valid, num_tokens + counts)
+    tokens = NewTokens(positions, exists, counts)
+    return Extension(tokens, None if all_known else is_valid, num_tokens + counts, is_first)
 
 
 def check_rewind(layer: Any, cache: Cache, lengths: Size) -> tuple[Tensor, Tensor]:

@@ -597,12 +597,12 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         checks.check_static("x", x.shape, ((None,), (None,), (self.num_features,)))
         masks = token_masks(x, None, None, mask, num_heads=self.num_heads)
         plans = head_plans(self)
-        tokens, is_valid, num_tokens = attention_checks.check_extension(
+        tokens, is_valid, num_tokens, is_first = attention_checks.check_extension(
             self, plans, cache, x, masks.query_mask, index, num_kept
         )
         x = zero_padding(x, masks.query_mask)
         heads = self.project(x)
-        if tokens.is_first and STREAMING not in cache:
+        if is_first and STREAMING not in cache:
             output = self.attend(x, heads, masks, causal=True, training=False, return_weights=False)
             cache = self.fill_attention(heads, cache, tokens)
         else:

@@ -8,7 +8,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer, ProjectedHeads
 from tf_sparse_attention.ops.block_selection import convolve_keys
-from tf_sparse_attention.ops.gather import ring_positions, take_positions
+from tf_sparse_attention.ops.gather import take_positions
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import shape, slice_axis
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, num_removable
@@ -181,6 +181,4 @@ class KeyConvolution(keras.layers.Layer):
         before = ops.where(positions[:, None, :, None] >= 0, before, 0)
         keys = ops.concatenate([ops.cast(before, key.dtype), key], axis=2)
         convolved = slice_axis(convolve_keys(keys, kernel), -2, count, count + shape(key)[2])
-        number = (ring_positions(slots, tokens.start + tokens.counts - 1) - tokens.start[:, None])[:, None]
-        is_new = ops.logical_and(number >= 0, number < tokens.counts[:, None, None])[..., None]
-        return convolved, {"last_keys": ops.where(is_new, take_positions(key, number), last_keys)}
+        return convolved, {"last_keys": tokens.write_ring(last_keys, key)}

@@ -16,7 +16,7 @@ from tf_sparse_attention.ops.compressed_attention import (
     select_blocks_by_weight,
     visible_blocks,
 )
-from tf_sparse_attention.ops.gather import ring_positions, take_positions, write_slots
+from tf_sparse_attention.ops.gather import take_positions, write_slots
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import in_range, shape, split
 from tf_sparse_attention.patterns.engine.attention import attend_pattern
@@ -367,11 +367,7 @@ class BlockPooling(keras.layers.Layer):
         """
         updated = (self._add_one if tokens.length == 1 else self._add_several)(cache, x, tokens)
         if "recent" in cache:
-            recent = cache["recent"]
-            number = ring_positions(shape(recent)[2], tokens.start + tokens.counts - 1) - tokens.start[:, None]
-            number = number[:, None]
-            is_new = ops.logical_and(number >= 0, number < tokens.counts[:, None, None])
-            updated["recent"] = ops.where(is_new[..., None], take_positions(x, number), recent)
+            updated["recent"] = tokens.write_ring(cache["recent"], x)
         return updated
 
     def _add_several(self, cache: dict[str, Tensor], x: Tensor, tokens: NewTokens) -> dict[str, Tensor]:
