@@ -87,6 +87,15 @@ def test_caches_are_in_the_compute_dtype():
     assert dtypes == {"key": "bfloat16", "value": "bfloat16", "position": "int32"}
 
 
+@pytest.mark.parametrize("name", first(["successors_window", "strided_merged", "fixed", "sparse_sinks", "local_2d"], 1))
+@pytest.mark.parametrize("dtype", first(["mixed_bfloat16", "float16"], 1))
+def test_in_half_precision_several_tokens_at_a_time_equal_one_call(name, dtype):
+    layer, x = built(CASES[name].make(dtype=dtype)), normal(2, 31, SIZE)
+    tolerance = {"mixed_bfloat16": 0.06, "float16": 0.01}[dtype]  # of values up to 5
+    for size in (1, 5, 18):
+        assert largest_error(layer, x, np.array([0, 9]), size=size) < tolerance
+
+
 def test_layers_without_a_cache_give_the_reason(subtests):
     clustered, x = built(layers.ClusteredAttention(2, 4, num_clusters=3)), np.ones((2, 1, SIZE), "float32")
     later = "cannot mask later positions"

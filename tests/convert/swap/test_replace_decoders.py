@@ -1,5 +1,7 @@
 """Decoders of KerasHub made sparse: the same logits and text where nothing is hidden, caches cut to the window."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tf_sparse_attention.layers import (  # noqa: E402
     MixedAttention,
     RoutingAttention,
 )
+from tf_sparse_attention.models.swapped_model import prompt_length_scope  # noqa: E402
 
 LENGTH = 16
 FAST = ("llama3", "gemma2", "gpt_oss")  # what others do too: scaled frequencies, caps and windows, sinks and biases
@@ -176,6 +179,23 @@ def test_caches_go_on_where_the_shortest_prompt_ends(family, num_layers, make_la
     model, lengths = decoder(family, num_layers=num_layers), (3, 11)
     sparse = replace_attention(model, make_layer, print_fn=None)
     assert_greedy(sparse, generated(sparse, lengths), lengths)
+
+
+@pytest.mark.parametrize("family", families(FAMILIES, default=("llama3", "gpt_oss")))
+@pytest.mark.parametrize("make_layer", [near_or_selected, local(4)])
+def test_steps_of_any_number_of_tokens_equal_a_full_pass(family, make_layer):
+    if family == "gemma3":
+        pytest.skip("its caches are made from images")
+    model = replace_attention(decoder(family), make_layer, print_fn=None)
+    inputs = tokens((LENGTH, LENGTH))
+    ids, whole = inputs["token_ids"], ops.convert_to_numpy(model(inputs))
+    for seed in range(3):
+        cuts = np.sort(np.random.default_rng(seed).choice(np.arange(1, LENGTH), 4, replace=False))
+        with prompt_length_scope(int(cuts[0])):
+            _, cache = model._build_cache(ids)
+        for start, end in itertools.pairwise([*cuts, LENGTH]):
+            logits, _, cache = model.call_with_cache(ids[:, start:end], cache, int(start))
+            assert difference(logits, whole[:, start:end]) < 1e-4
 
 
 @pytest.mark.full
