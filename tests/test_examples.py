@@ -52,12 +52,12 @@ class States(doctest.OutputChecker):
 
 
 def examples():
-    finder = doctest.DocTestFinder(recurse=False)
+    finder = doctest.DocTestFinder()
     for name, thing in NAMES.items():
         if inspect.isclass(thing) or inspect.isfunction(thing):
             for found in finder.find(thing, name, globs={}):
                 if found.examples:
-                    yield pytest.param(found, id=name)
+                    yield pytest.param(found, id=found.name)
 
 
 @pytest.fixture(scope="module")

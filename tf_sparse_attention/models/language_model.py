@@ -206,7 +206,14 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         mask: Tensor | None = None,
         index: int | Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute the logits (B, q, V) for the next tokens, and add them to the cache; see `Backbone.extend`."""
+        """Compute the logits (B, q, V) for the next tokens, and add them to the cache; see `Backbone.extend`.
+
+        Example:
+            >>> cache = model.init_cache(batch_size=1, max_length=64, rewind=2)
+            >>> logits, cache = model.extend(np.array([[0, 102, 103]]), cache)  # 0 starts a sequence
+            >>> logits, cache = model.extend(np.array([[34, 112]]), cache)
+            >>> cache = model.rewind(cache, lengths=4)  # without the last token
+        """
         x, cache = self.backbone.extend(inputs, cache, mask, index)
         return self.logits(x), cache
 
@@ -217,7 +224,12 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         mask: Tensor | None = None,
         chunk_size: int = 512,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Add a long prompt in chunks. Returns the logits (B, 1, V) after its last token; see `Backbone.prefill`."""
+        """Add a long prompt in chunks. Returns the logits (B, 1, V) after its last token; see `Backbone.prefill`.
+
+        Example:
+            >>> prompt = np.arange(60)[None]
+            >>> logits, cache = model.prefill(prompt, model.init_cache(1, max_length=64), chunk_size=16)
+        """
         x, cache = self.backbone.prefill(inputs, cache, mask, chunk_size)
         return self.logits(x), cache
 

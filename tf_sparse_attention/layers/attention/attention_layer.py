@@ -591,6 +591,13 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         Raises:
             ValueError: if the cache belongs to another layer or batch size, if padding is on the left, if `index` is
                 not the number of tokens in the cache, or if the cache cannot hold the tokens.
+
+        Example:
+            >>> layer = LocalAttention(num_heads=2, key_dim=8, window=16)
+            >>> layer.build((None, None, 32))
+            >>> cache = layer.init_cache(batch_size=1, max_length=100)
+            >>> y, cache = layer.extend(keras.random.normal((1, 60, 32)), cache)  # a prompt
+            >>> y, cache = layer.extend(keras.random.normal((1, 1, 32)), cache)  # the next token
         """
         check_has_cache(self)
         checks.check_dense("x", x)
