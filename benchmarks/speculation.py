@@ -26,15 +26,15 @@ PATTERN = patterns.Window(252) | patterns.First(4)
 def make_model(pattern=None, layers=LAYERS, width=WIDTH):
     """Return a byte-level decoder. `pattern` None: dense."""
     keras.utils.set_random_seed(0)
-    part = {"layer": "SparseAttention", "pattern": pattern or patterns.Window(None)}
+    part = {"layer": "DenseAttention"} if pattern is None else {"layer": "SparseAttention", "pattern": pattern}
     part |= {"num_heads": HEADS, "key_dim": width // HEADS, "position": "rotary"}
     return LanguageModel(Backbone(258, layers, width, [part], intermediate_dim=4 * width))
 
 
-def train(model, data, steps):
-    """Train with windows of 256 bytes, then with a few of the longest positions."""
+def train(model, data, steps, longest):
+    """Train with windows of 256 bytes, then with a few windows of the greatest length."""
     model.compile(keras.optimizers.Adam(2e-3, global_clipnorm=1.0), language_model_loss())
-    for length, batch_size, number in ((256, 16, steps), (8192, 1, steps // 20)):
+    for length, batch_size, number in ((256, 16, steps), (longest, 1, max(steps // 20, 1))):
         inputs, targets = windows(data, number * batch_size, seed=0, length=length)
         model.fit(inputs, targets, batch_size=batch_size, verbose=0)
 
@@ -87,7 +87,7 @@ def main():
     training, held = read_bytes()
     model, small = make_model(), make_model(patterns.Window(64), layers=1, width=WIDTH // 2)
     for each in (model, small):
-        train(each, training, options.steps)
+        train(each, training, options.steps, max(options.positions))
     sparse = make_model(PATTERN)
     sparse.set_weights(model.get_weights())
     headings = "sampling", "position", "draft", "tokens per pass", "accepted", "plain tokens/s", "tokens/s", "ratio"

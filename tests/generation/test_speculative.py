@@ -93,7 +93,11 @@ def test_a_program_gives_the_same_tokens():
     found = [target.generate(PROMPTS, 24, Speculative(draft, 3), stop_token_ids=None) for target, draft in models]
     for rows in zip(*found, strict=True):
         np.testing.assert_array_equal(*rows)
-    assert models[1][0].compile_stats() == {"read": 1, "speculate": 1}
+    target, draft = models[1]
+    assert target.compile_stats() == {"read": 1, "speculate": 1}
+    for each in (target, draft):  # another draft model does not replace the program of the first
+        target.generate(PROMPTS, 24, Speculative(each, 3), stop_token_ids=None)
+    assert target.compile_stats() == {"read": 1, "speculate": 2}
 
 
 def test_wrong_arguments_of_speculative_decoding_are_named(subtests):

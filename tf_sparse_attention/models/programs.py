@@ -55,14 +55,15 @@ class Programs:
         # Variables are replaced after tracing by `enable_lora` and `quantize`, for example.
         weights = tuple(id(variable) for model in models for variable in model.variables)
         windows = tuple(window for model in models for window in model.computed_windows)
-        if weights != self._weights.get(kind):
-            self._weights[kind] = weights
-            self._made = {key: program for key, program in self._made.items() if key[0] != kind}
-        kind = kind, windows, tuple(map(id, models))
-        if kind not in self._made:
+        key = kind, tuple(map(id, models))
+        if weights != self._weights.get(key):
+            self._weights[key] = weights
+            self._made = {made: program for made, program in self._made.items() if made[:2] != key}
+        made = *key, windows
+        if made not in self._made:
             function = make()
-            self._made[kind] = function if self._run_eagerly else compiled(self._counted(name, function), models)
-        return self._made[kind]
+            self._made[made] = function if self._run_eagerly else compiled(self._counted(name, function), models)
+        return self._made[made]
 
     def _counted(self, name: str, function: Callable) -> Callable:
         """Wrap a function to count and log its compilations. The function runs once per compilation."""
