@@ -102,11 +102,15 @@ def test_a_program_gives_the_same_tokens():
 
 def test_wrong_arguments_of_speculative_decoding_are_named(subtests):
     target, draft = make_model(), make_model()
+    routed = {"layer": "RoutingAttention", "num_heads": 1, "key_dim": 4, "num_clusters": 2, "cluster_size": 3}
+    routed |= {"selection": "top_k"}
     for name, call in [
         ("num_draft_tokens", lambda: Speculative(draft, 0)),
         ("strategy", lambda: Speculative(draft, strategy="beam")),
         ("strategy", lambda: Speculative(draft, strategy=Sampling(repetition_penalty=1.1))),
         ("draft", lambda: Speculative("draft")),
+        ("draft", lambda: Speculative(target.backbone)),
+        ("draft", lambda: Speculative(LanguageModel(Backbone(12, 1, 8, [routed])))),
         ("draft", lambda: target.generate([3], 9, Speculative(make_model(vocabulary_size=13)))),
         ("max_length", lambda: target.generate([3], 20, Speculative(make_model(embedding={"grid": (4, 4)})))),
         ("strategy", lambda: target.chat_session(9, Speculative(draft))),

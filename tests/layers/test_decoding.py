@@ -147,15 +147,15 @@ OVERRUN = [
 def test_positions_beyond_the_cache_are_errors_or_nan_in_a_program(make):
     layer, x = built(make()), normal(2, 13, SIZE)
     cache = layer.init_cache(2, 12)
-    with pytest.raises(ValueError, match="`x` must be at most as many tokens as the cache can still hold"):
+    with pytest.raises(ValueError, match="`x` must fit into the cache"):
         layer.extend(x, cache)
     _, cache = layer.extend(x[:, :11], cache)
     near, expected = layer.extend(x[:, :1], cache, index=np.array([11, 11]))
-    with pytest.raises(ValueError, match="`x` must be at most as many tokens"):
+    with pytest.raises(ValueError, match="`x` must fit into the cache"):
         layer.extend(x[:, :1], expected, index=12)
     with pytest.raises(ValueError, match=r"`index` must be .* at least 0"):
         layer.extend(x[:, :1], expected, index=-1)
-    with pytest.raises(ValueError, match="`x` must be at most as many tokens"):
+    with pytest.raises(ValueError, match="`x` must fit into the cache"):
         layer.extend(x[:, :3], cache, np.array([[True] * 2 + [False], [True] * 1 + [False] * 2]))
     decode = by_index(layer)
     for outside in (12, -1, 100, 2**31 - 1):
@@ -237,9 +237,9 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
         y, cache = decode(memory[:, :1], cache, np.array(index))
         assert [bool(np.isnan(row).any()) for row in ops.convert_to_numpy(y)] == [index >= end for end in ends]
     _, cache = layer.extend(memory[:, :2], layer.init_cache(3, 2, memory, seen))
-    with pytest.raises(ValueError, match=r"`x` must be at most as many tokens.*a cache of \[2, 2, 2\] tokens"):
+    with pytest.raises(ValueError, match=r"`x` must fit into the cache.*after \[2, 2, 2\]"):
         layer.extend(memory[:, :1], cache)
-    with pytest.raises(ValueError, match=r"`x` must be at most as many tokens.*Received: \[3, 3, 3\] new tokens"):
+    with pytest.raises(ValueError, match=r"`x` must fit into the cache.*Received: \[3, 3, 3\] new tokens"):
         layer.extend(memory[:, :3], layer.init_cache(3, 2, memory, seen))
 
 
@@ -285,12 +285,12 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
         ),
         *(("`lengths` must be", lambda back=back: window.rewind(cache, back)) for back in (0.5, True, [0, 0], [[0]])),
         ("`cache` must be a dictionary", lambda: window.extend(x, window.extend(x, cache), index=2)),
-        (r"without \['part_0'\]", lambda: window.extend(x, of_mixed, index=0)),
+        (r"entries \['num_tokens', 'part_0'\]", lambda: window.extend(x, of_mixed, index=0)),
         ("`cache` must be the result of `init_cache` or `extend` of", lambda: window.extend(x, other.init_cache(3, 5))),
         ("`cache` must be the result of `init_cache` or `extend` of", lambda: half.extend(x, cache)),
-        (r"without \['near'\]", lambda: mixed.extend(x, cache)),
-        (r"without \['local.*'\]", lambda: block.extend(x, cache, index=0)),
-        (r"without \['block_0'\]", lambda: model.extend(np.ones((3, 1), int), cache, index=0)),
+        (r"entries \['near'\]", lambda: mixed.extend(x, cache)),
+        (r"entries \['local.*'\]", lambda: block.extend(x, cache, index=0)),
+        (r"entries \['block_0'\]", lambda: model.extend(np.ones((3, 1), int), cache, index=0)),
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=name):
             call()
@@ -362,14 +362,14 @@ def test_tokens_that_a_cache_no_longer_holds_are_not_removed(name, max_length):
             try:
                 back = layer.rewind(cache, length)
             except ValueError as error:
-                assert "`lengths` must be at most the number" in str(error) and length < max_length - spare
+                assert "`lengths` must be between the fewest" in str(error) and length < max_length - spare
                 assert num_cached_tokens(rewind(cache, length)).numpy().tolist() == [-1, -1]
                 break
             y, _ = layer.extend(x[:, length:], back) if length < max_length else (whole[:, max_length:], None)
             np.testing.assert_allclose(y, whole[:, length:], atol=TOLERANCE)
         assert spare or length == max_length - 1 or name not in ("native", "selected_convolved")
         for wrong in (-1, max_length + 1):
-            with pytest.raises(ValueError, match="`lengths` must be at most the number"):
+            with pytest.raises(ValueError, match="`lengths` must be between the fewest"):
                 layer.rewind(cache, wrong)
     with pytest.raises(ValueError, match="`rewind`"):
         layer.init_cache(2, 9, rewind=-1)

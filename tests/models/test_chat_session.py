@@ -87,6 +87,14 @@ def test_copies_and_files_continue_a_session(pattern, tmp_path):
     }.items():
         with pytest.raises(ValueError, match=f"same {name}"):
             wrong.load(tmp_path / "session.npz")
+    content = (tmp_path / "session.npz").read_bytes()
+    for wrong in (content[:-100], b"text", b""):
+        (tmp_path / "wrong.npz").write_bytes(wrong)
+        with pytest.raises(ValueError, match="must be a file that `ChatSession.save` wrote"):
+            session.load(tmp_path / "wrong.npz")
+    np.savez(tmp_path / "other.npz", token_ids=[5])
+    with pytest.raises(ValueError, match="must be a file that `ChatSession.save` wrote"):
+        session.load(tmp_path / "other.npz")
 
 
 def test_sampled_turns_depend_on_the_seed_and_not_on_the_size_of_pieces():
@@ -120,7 +128,7 @@ def test_generate_and_stream_continue_a_session():
     for prompt in ([5, 6], [7]):
         expected.append(prompt)
         answer(expected, 4)
-    first_turn = model.generate([5, 6], 6, "greedy", cache=session)
+    first_turn = model.generate([5, 6], 6, cache=session)  # by the strategy of the session
     second_turn = np.concatenate([*model.stream([7], 5, "greedy", cache=session)])
     np.testing.assert_array_equal(np.concatenate([first_turn, second_turn]), expected.token_ids)
 
@@ -141,6 +149,9 @@ def test_a_session_without_end_and_one_that_is_full():
     assert len(answer(full, None)) == 3
     with pytest.raises(ValueError, match="`prompt` must fit into the 10 tokens"):
         full.append([5])
+    with pytest.raises(ValueError, match="`max_length` of the session must leave room"):
+        full.generate()
+    assert "10 tokens of 10" in repr(full)
 
 
 def test_wrong_arguments_of_sessions_are_named(subtests):
@@ -163,6 +174,9 @@ def test_wrong_arguments_of_sessions_are_named(subtests):
         ("cache", lambda: make_model().generate([5], 9, cache=session)),
         ("prompts", lambda: model.generate([[5], [6]], 9, cache=session)),
         ("max_length", lambda: model.generate([5, 6], 1, cache=session)),
+        ("seed", lambda: model.generate([5], 9, seed=1, cache=session)),
+        ("stop_token_ids", lambda: model.generate([5], 9, stop_token_ids=None, cache=session)),
+        ("positions_in_cache", lambda: model.stream([5], 9, positions_in_cache=True, cache=session)),
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=f"`{name}`"):
             call()

@@ -111,12 +111,37 @@ def test_a_text_ends_with_the_positions_that_a_model_has():
     model = make([STRIDED], embedding={"grid": (3, 3)}, num_layers=1)
     model._generator = Generator(model, run_eagerly=True)
     assert len(model.generate([3], max_length=9, stop_token_ids=None)) == 9
-    with pytest.raises(ValueError, match="`max_length`"):
-        model.generate([3], max_length=10)
+    for call in (lambda: model.generate([3], max_length=10), lambda: model.init_cache(1, 10)):
+        with pytest.raises(ValueError, match="`max_length`"):
+            call()
+    local = make([LOCAL], embedding={"grid": (3, 3)}, num_layers=1)  # a window has room for any number of tokens
+    ids, is_token = np.ones((2, 10), "int32"), np.arange(10) < np.array([[9], [10]])
+    local.extend(ids, local.init_cache(2, 9), np.arange(10) < np.array([[9], [8]]))
+    with pytest.raises(ValueError, match=r"`inputs` must be within the 9 positions.*in rows \[1\]"):
+        local.extend(ids, local.init_cache(2, 9), is_token)
+    y, _ = as_program(local.extend)(ids, local.init_cache(2, 9), is_token)
+    assert np.isnan(ops.convert_to_numpy(y)[1, 9]).all() and np.isfinite(ops.convert_to_numpy(y)[0, :9]).all()
 
 
-def test_what_cannot_be_decoded_is_refused():
+def test_what_cannot_be_decoded_is_refused(subtests):
     model = make([LOCAL])
+    cache, ids = model.init_cache(2, 9), np.ones((2, 3), "int32")
+    masked = {"token_ids": ids, "padding_mask": ids > 0}
+    arrays = keras.tree.map_structure(ops.convert_to_numpy, cache)
+    for name, call in [
+        ("`encoder_sequence` must be None", lambda: model.init_cache(2, 9, encoder_sequence=np.ones((2, 3, 16)))),
+        ("`max_length` must be below", lambda: model.init_cache(2, 2**30)),
+        ("`cache` .*block_1", lambda: make([LOCAL], num_layers=1).extend(ids, cache)),
+        ("`cache` must hold tensors", lambda: model.extend(ids, arrays)),
+        ("`mask` must be None", lambda: model.extend(masked, cache, ids > 0)),
+        ("`mask` must be None", lambda: model.prefill(masked, cache, ids > 0)),
+        ("`inputs` must have the batch size", lambda: model.extend(ids[:1], cache)),
+        ("`inputs` must have at least one", lambda: model.extend(ids[:, :0], cache)),
+        ("`index` must be one number", lambda: model.extend(ids, cache, index=np.zeros(3, "int32"))),
+        ("`index` must be one number", lambda: model.extend(ids, cache, index=np.zeros((2, 1), "int32"))),
+    ]:
+        with subtests.test(name), pytest.raises(ValueError, match=name):
+            call()
     with pytest.raises(ValueError, match="must be one that decodes with a cache: it attends to later tokens"):
         make([LOCAL], causal=False).init_cache(2, 9)
     with pytest.raises(ValueError, match="`memory`"):

@@ -199,7 +199,8 @@ def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypat
 def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
     shown = []
     chat.chat(source, ["a\n", "b\n"], shown.append, 3, 1, 4096, {"temperature": 0.5})
-    session = source.model.chat_session(4096, Sampling(temperature=0.5), source.tokenizer, 1, (1,))
+    strategy = Sampling(temperature=0.5, top_p=source.defaults["top_p"])
+    session = source.model.chat_session(4096, strategy, source.tokenizer, 1, (1,))
     expected = []
     for turn in ("a\n", "b\n"):
         session.append(turn)

@@ -24,6 +24,7 @@ from tf_sparse_attention.analysis.pixel_attention import pixel_attention
 from tf_sparse_attention.analysis.spans import draw_spans
 from tf_sparse_attention.analysis.suggest import Choice, Suggestion, suggest
 from tf_sparse_attention.analysis.word_routes import WordRoute, WordRoutes, word_routes
+from tf_sparse_attention.layers.attention.attention_checks import num_cached_tokens
 
 __all__ = [
     "AttentionKernel",
@@ -59,6 +60,7 @@ __all__ = [
     "head_importance",
     "health",
     "kernel_report",
+    "num_cached_tokens",
     "pixel_attention",
     "suggest",
     "word_routes",

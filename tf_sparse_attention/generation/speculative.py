@@ -95,8 +95,7 @@ def speculate(
         number = ops.arange(size, dtype="int32")[None] - (lengths[:, None] + 1)  # of the new token at each position
         at = ops.clip(number, 0, num_draft_tokens)
         writes = ops.logical_and(number >= 0, number < count[:, None])
-        token_log_probs = [log_prob_of(logits[:, i], tokens[:, i]) for i in range(num_draft_tokens + 1)]
-        new_log_probs = ops.stack(token_log_probs, axis=1)
+        new_log_probs = ops.reshape(log_prob_of(_as_rows(logits), ops.reshape(tokens, (-1,))), ops.shape(tokens))
         inputs = ops.where(writes, ops.take_along_axis(tokens, at, axis=1), inputs)
         log_probs = ops.where(writes[:, 1:], ops.take_along_axis(new_log_probs, at[:, 1:], axis=1), log_probs)
         after = lengths + count
@@ -129,17 +128,35 @@ def _draft(draft, state, inputs, lengths, room, sampling, values, keys, num_draf
     mask = _first(2, ops.where(room > 0, pending, 0))
     logits, cache = draft.extend(given, state.draft, mask)
     last = ops.take_along_axis(logits, ops.clip(pending - 1, 0, 1)[:, None, None], axis=1)[:, 0]
-    drafts: list[Tensor] = []
-    all_logits = []
-    for number in range(num_draft_tokens):
-        if number:
-            # Draft number n continues the row only if it may get more than n tokens.
-            logits, cache = draft.extend(drafts[-1][:, None], cache, (room > number)[:, None])
-            last = logits[:, 0]
+    drafts = ops.zeros((ops.shape(last)[0], num_draft_tokens), "int32")
+    all_logits = ops.zeros((*ops.shape(drafts), last.shape[-1]), last.dtype)
+    sample = sampling.sampler(values)
+
+    def add(number, last, drafts, all_logits):
         key = fold_in(fold_in(keys, lengths + number), ops.full_like(lengths, DRAFT))
-        drafts.append(ops.cast(sampling.sampler(values)(last, key), "int32"))
-        all_logits.append(last)
-    return ops.stack(drafts, axis=1), ops.stack(all_logits, axis=1), cache
+        token = ops.cast(sample(last, key), "int32")[:, None]
+        is_new = ops.arange(num_draft_tokens) == number
+        all_logits = ops.where(is_new[:, None], last[:, None], all_logits)
+        return token, ops.where(is_new, token, drafts), all_logits
+
+    def add_and_read(number, last, drafts, all_logits, cache):
+        token, drafts, all_logits = add(number, last, drafts, all_logits)
+        # Draft number n + 1 continues the row only if it may get more than n + 1 tokens.
+        logits, cache = draft.extend(token, cache, (room > number + 1)[:, None])
+        return number + 1, logits[:, 0], drafts, all_logits, cache
+
+    number, end = ops.zeros((), "int32"), num_draft_tokens - 1
+    if end:
+        number, last, drafts, all_logits, cache = ops.while_loop(
+            lambda number, *_: number < end, add_and_read, (number, last, drafts, all_logits, cache)
+        )
+    _, drafts, all_logits = add(number, last, drafts, all_logits)
+    return drafts, all_logits, cache
+
+
+def _as_rows(x):
+    """Reshape (B, n, V) to (B * n, V)."""
+    return ops.reshape(x, (-1, x.shape[-1]))
 
 
 def _verify(logits, drafts, draft_logits, lengths, sampling, values, keys):
@@ -152,25 +169,30 @@ def _verify(logits, drafts, draft_logits, lengths, sampling, values, keys):
         best = ops.cast(ops.argmax(logits, axis=-1), "int32")  # (B, k + 1)
         accepted = ops.cast(best[:, :num_drafts] == drafts, "int32")
         return best, ops.sum(ops.cumprod(accepted, axis=1), axis=1)
-    accepted, replacements = [], []
-    for number in range(num_drafts + 1):
-        key = fold_in(keys, lengths + number)
-        probabilities = sampling.probabilities(logits[:, number], values)
-        remaining = probabilities
-        if number < num_drafts:
-            draft = drafts[:, number, None]
-            proposed = sampling.probabilities(draft_logits[:, number], values)
-            p, q = (ops.take_along_axis(x, draft, axis=1)[:, 0] for x in (probabilities, proposed))
-            chance = uniform(fold_in(key, ops.full_like(lengths, ACCEPT)), 1)[:, 0]
-            accepted.append(ops.cast(chance * q < p, "int32"))
-            remaining = ops.maximum(probabilities - proposed, 0)
-            # False if both distributions are equal up to rounding
-            has_rest = ops.any(remaining > 0, axis=-1, keepdims=True)
-            remaining = ops.where(has_rest, remaining, probabilities)
-        noise = -ops.log(-ops.log(uniform(fold_in(key, ops.full_like(lengths, REPLACE)), ops.shape(logits)[-1])))
-        scores = ops.where(remaining > 0, ops.log(ops.maximum(remaining, 1e-38)) + noise, -1e38)
-        replacements.append(ops.cast(ops.top_k(scores, 1)[1][:, 0], "int32"))
-    num_accepted = ops.sum(ops.cumprod(ops.stack(accepted, axis=1), axis=1), axis=1)
-    is_draft = _first(num_drafts + 1, num_accepted)
+    batch, count, size = *ops.shape(logits)[:2], logits.shape[-1]
+    probabilities, proposed = (
+        ops.reshape(sampling.probabilities(_as_rows(x), values), ops.shape(x)) for x in (logits, draft_logits)
+    )
+    # One key per new token
+    positions = ops.reshape(lengths[:, None] + ops.arange(count, dtype="int32"), (-1,))
+    keys = fold_in(ops.repeat(keys, count, axis=0), positions)
+
+    def draw(use, number):
+        drawn = uniform(fold_in(keys, ops.full_like(positions, use)), number)
+        return ops.reshape(drawn, (batch, count, number))
+
+    at_drafts = probabilities[:, :num_drafts]
+    p, q = (ops.take_along_axis(x, drafts[..., None], axis=2)[..., 0] for x in (at_drafts, proposed))
+    accepted = draw(ACCEPT, 1)[:, :num_drafts, 0] * q < p
+    remaining = ops.maximum(at_drafts - proposed, 0)
+    # False if both distributions are equal up to rounding
+    has_rest = ops.any(remaining > 0, axis=-1, keepdims=True)
+    remaining = ops.concatenate(
+        [ops.where(has_rest, remaining, at_drafts), probabilities[:, num_drafts:]], axis=1
+    )  # after the last draft, all of the distribution remains
+    noise = -ops.log(-ops.log(draw(REPLACE, size)))
+    scores = ops.where(remaining > 0, ops.log(ops.maximum(remaining, 1e-38)) + noise, -1e38)
+    replacements = ops.cast(ops.top_k(scores, 1)[1][..., 0], "int32")
+    num_accepted = ops.sum(ops.cumprod(ops.cast(accepted, "int32"), axis=1), axis=1)
     padded = ops.concatenate([drafts, drafts[:, :1]], axis=1)
-    return ops.where(is_draft, padded, ops.stack(replacements, axis=1)), num_accepted
+    return ops.where(_first(count, num_accepted), padded, replacements), num_accepted

@@ -245,9 +245,13 @@ class Speculative:
                 f"Received: strategy={self.strategy!r}."
             )
         object.__setattr__(self, "strategy", chosen)
-        for name in ("extend", "rewind", "init_cache"):
-            if not hasattr(self.draft, name):
-                raise ValueError(f"`draft` must be a language model with `{name}`. Received: draft={self.draft!r}.")
+        if not all(hasattr(self.draft, name) for name in ("extend", "rewind", "init_cache", "generator")):
+            raise ValueError(f"`draft` must be a `LanguageModel`. Received: draft={self.draft!r}.")
+        if self.draft.cache_unsupported_reason is not None:
+            raise ValueError(
+                "`draft` must be a model that decodes with a cache, such as one with local attention. Received: "
+                f"{self.draft.name}: {self.draft.cache_unsupported_reason}."
+            )
 
     @property
     def kind(self) -> tuple:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks, layers
+from tf_sparse_attention.checks import concrete_values
 from tf_sparse_attention.layers.attention.attention_checks import (
     check_entries,
+    check_new_tokens,
     is_right_padded,
     num_cached_tokens,
 )
@@ -40,6 +43,7 @@ from tf_sparse_attention.models.inputs import (
 )
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory, in_last_document
+from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.ops.shapes import shape, split
 from tf_sparse_attention.types import Config, Tensor
@@ -353,7 +357,8 @@ class Backbone(CheckedInputs, Model):
         positions_in_cache: bool = False,
         rewind: int = 0,
         dtype: str | None = None,
-        **encoded: Tensor | None,
+        encoder_sequence: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
     ) -> dict[str, Any]:
         """Create the cache of empty sequences, for `extend`.
 
@@ -367,12 +372,13 @@ class Backbone(CheckedInputs, Model):
             memory: result of `forward_with_memory` for the previous segment. Each row continues its latest document,
                 and positions count from 0 again. None: no memory.
             positions_in_cache, rewind, dtype: as in `AttentionLayer.init_cache`, for all blocks.
-            **encoded: with `cross_attention`, "encoder_sequence" and, for padding, "encoder_padding_mask". The cache
-                holds the keys and values of the encoder sequence.
+            encoder_sequence, encoder_padding_mask: with `cross_attention`, as in a call. The cache holds the keys and
+                values of the encoder sequence. None: no encoder outputs, no padding.
 
         Raises:
-            ValueError: if the model cannot decode with a cache, if `memory` is given but `memory_length` is 0, or if
-                `max_length` is None but the cache of a part grows with the sequence.
+            ValueError: if the model cannot decode with a cache, if `memory` is given but `memory_length` is 0, if
+                `max_length` exceeds the positions of the model, or is None but the cache of a part grows with the
+                sequence, or if encoder outputs are given without `cross_attention`.
         """
         check_has_cache(self)
         if max_length is None and self.max_length is not None:
@@ -380,6 +386,10 @@ class Backbone(CheckedInputs, Model):
                 f"`max_length` must be given: {self.grid_embedding.name} has {self.max_length} positions. "
                 "Received: max_length=None."
             )
+        self.check_max_length(max_length)
+        if encoder_sequence is not None and not self.reads_encoder:
+            raise ValueError("`encoder_sequence` must be None without `cross_attention`. Received: a sequence.")
+        encoded = {"encoder_sequence": encoder_sequence, "encoder_padding_mask": encoder_padding_mask}
         if memory is not None and self.memory_length == 0:
             raise ValueError("`memory` must be None for a backbone whose `memory_length` is 0. Received: a memory.")
         seen = None if memory is None else in_last_document(memory["segment_ids"])
@@ -392,10 +402,18 @@ class Backbone(CheckedInputs, Model):
                 positions_in_cache=positions_in_cache,
                 rewind=rewind,
                 dtype=dtype,
-                **select_block_inputs(block, encoded),
+                **({} if encoder_sequence is None else select_block_inputs(block, encoded)),
             )
             for block in self.blocks
         }
+
+    def check_max_length(self, max_length: int | Tensor | None) -> None:
+        """Raise a `ValueError` if a maximum length exceeds the positions of the model."""
+        if self.max_length is not None and isinstance(max_length, int) and max_length > self.max_length:
+            raise ValueError(
+                f"`max_length` must be at most the {self.max_length} positions of the model. "
+                f"Received: max_length={max_length}."
+            )
 
     def extend(
         self,
@@ -423,22 +441,14 @@ class Backbone(CheckedInputs, Model):
                 programs return NaN for the row instead.
         """
         check_entries(cache, [block.name for block in self.blocks])
-        unpacked = unpack(inputs, self.input_names, mask)
-        unsupported = ["segment_ids"] if unpacked.segment_ids is not None else sorted(unpacked.further)
-        if unsupported:
-            raise ValueError(
-                f"`inputs` must not have {unsupported[0]!r} with a cache, which holds one document per row and the "
-                f"keys of encoder outputs. Received: {unsupported}."
-            )
-        x, mask = self.as_inputs("inputs", unpacked.tokens, unpacked.padding_mask), unpacked.padding_mask
+        x, mask = self._new_tokens(inputs, mask)
+        check_new_tokens("inputs", x, cache, index)
         start = num_cached_tokens(cache) if index is None else index
         batch, length = shape(x)[:2]
         positions = ops.broadcast_to(ops.cast(start, "int32"), (batch,))[:, None]
         if x.shape[1] != 1:
             positions = positions + ops.arange(length, dtype="int32")
-        if self.max_length is not None:  # padding may go beyond the last position
-            positions = ops.clip(positions, 0, self.max_length - 1)
-        x, new = self.embed(x, positions=positions), {}
+        x, new = self._embed_new(x, positions, mask), {}
         for block in self.blocks:
             x, new[block.name] = block.extend(x, cache[block.name], mask, index)
         return (x if self.final_norm is None else self.final_norm(x)), new
@@ -463,10 +473,8 @@ class Backbone(CheckedInputs, Model):
             ValueError: as in `extend`, or if `chunk_size` is not a positive integer.
         """
         checks.check_count("chunk_size", chunk_size)
-        unpacked = unpack(inputs, self.input_names, mask)
-        tokens = self.as_inputs("inputs", unpacked.tokens, unpacked.padding_mask)
+        tokens, mask = self._new_tokens(inputs, mask)
         batch, length = shape(tokens)[:2]
-        mask = token_mask("mask", unpacked.padding_mask, tokens)
         mask = ops.ones((batch, length), "bool") if mask is None else ops.broadcast_to(mask, (batch, length))
         is_right = is_right_padded(mask)
         if is_right is not None:  # padding on the left: an invalid first chunk, so that the output is NaN
@@ -487,6 +495,34 @@ class Backbone(CheckedInputs, Model):
         if isinstance(number, int) and number == 1:
             return read(0, *start[1:])[1:]
         return ops.while_loop(lambda index, *_: index < number, read, start)[1:]
+
+    def _new_tokens(self, inputs, mask):
+        """Return the tokens or features of `extend`, and their mask (B, q) or None."""
+        if mask is not None and isinstance(inputs, dict) and inputs.get("padding_mask") is not None:
+            raise ValueError("`mask` must be None if `inputs` has 'padding_mask'. Received: both.")
+        unpacked = unpack(inputs, self.input_names, mask)
+        unsupported = ["segment_ids"] if unpacked.segment_ids is not None else sorted(unpacked.further)
+        if unsupported:
+            raise ValueError(
+                f"`inputs` must not have {unsupported[0]!r} with a cache, which holds one document per row and the "
+                f"keys of encoder outputs. Received: {unsupported}."
+            )
+        tokens = self.as_inputs("inputs", unpacked.tokens, unpacked.padding_mask)
+        return tokens, token_mask("mask", unpacked.padding_mask, tokens)
+
+    def _embed_new(self, x, positions, mask):
+        """Embed new tokens at `positions` (B, q). Only padding may be beyond the positions of the model."""
+        if self.max_length is None:
+            return self.embed(x, positions=positions)
+        is_beyond = merge(positions >= self.max_length, mask)
+        known = concrete_values(is_beyond)
+        if known is not None and np.any(known):
+            raise ValueError(
+                f"`inputs` must be within the {self.max_length} positions of the model. Received: tokens beyond them "
+                f"in rows {np.flatnonzero(known.any(axis=1)).tolist()}."
+            )
+        x = self.embed(x, positions=ops.clip(positions, 0, self.max_length - 1))
+        return x if known is not None else ops.where(is_beyond[..., None], float("nan"), x)
 
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
         """Remove the last tokens of each row from the cache.

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -30,8 +31,6 @@ from tf_sparse_attention.models.generator import END_ID, Task, make_progress, pa
 from tf_sparse_attention.models.prompts import check_seeds, check_stop_token_ids, iterate_pieces, parse_prompts
 from tf_sparse_attention.models.steps import cached_step, limit_vocabulary
 from tf_sparse_attention.types import Tensor
-
-NAMES = {"fingerprint": "architecture and weights of the model"}  # in error messages
 
 
 class ChatSession:
@@ -93,8 +92,8 @@ class ChatSession:
         chosen = get_strategy(strategy)
         if isinstance(chosen, (BeamSearch, Speculative)):
             raise ValueError(
-                "`strategy` must not be a beam search or speculative in a session. Received: a "
-                f"{type(chosen).__name__}."
+                "`strategy` must not be a beam search or speculative in a session or without `max_length`. Received: "
+                f"a {type(chosen).__name__}."
             )
         if self.max_length is None and chosen.adjust(chosen.values) is not None:
             raise ValueError(
@@ -102,6 +101,10 @@ class ChatSession:
                 f"strategy={strategy!r}."
             )
         return chosen
+
+    def __repr__(self) -> str:
+        size = "any number of" if self.max_length is None else self.max_length
+        return f"<ChatSession of {self.model.name}: {len(self._ids)} tokens of {size}>"
 
     @property
     def token_ids(self) -> np.ndarray:
@@ -161,7 +164,7 @@ class ChatSession:
             Nonempty pieces: `str` with a tokenizer, otherwise int32 arrays.
 
         Raises:
-            ValueError: if an argument is invalid.
+            ValueError: if an argument is invalid, or the session is full.
         """
         chunks = self.iterate_ids(max_new_tokens, strategy, chunk_size)
         if self.tokenizer is None:
@@ -175,6 +178,11 @@ class ChatSession:
         """Iterate over the ids of an answer, int32 (n,) per piece; see `generate`."""
         checks.check_optional_count("max_new_tokens", max_new_tokens)
         checks.check_count("chunk_size", chunk_size)
+        if len(self._ids) == self.max_length:
+            raise ValueError(
+                f"`max_length` of the session must leave room for an answer. Received: max_length={self.max_length}, "
+                "a session with as many tokens."
+            )
         chosen = self._strategy if strategy is None else self._checked_strategy(strategy)
         return self._chunks(chosen, max_new_tokens, chunk_size)
 
@@ -255,26 +263,37 @@ class ChatSession:
     def load(self, path: str | os.PathLike) -> None:
         """Replace the conversation by one that `save` wrote.
 
+        The file has the tokens and the cache. For the same answers, the session must have the same strategy and seed.
+
         Args:
             path: name of the file.
 
         Raises:
-            ValueError: if the file belongs to a model with another architecture or other weights, or to a session with
-                another `max_length` or `positions_in_cache`.
+            ValueError: if the file is damaged, or belongs to a model with another architecture or other weights, or to
+                a session with another `max_length` or `positions_in_cache`.
         """
-        with np.load(path) as file:
-            header, expected = json.loads(str(file["header"])), self._header()
-            for name, value in expected.items():
-                if header.get(name) != value:
-                    raise ValueError(
-                        f"`path` must be a session with the same {NAMES.get(name, name)}. Received: "
-                        f"{header.get(name)!r}, expected {value!r}."
-                    )
-            token_ids = [int(token) for token in file["token_ids"]]
-            tensors = [
-                ops.convert_to_tensor(_from_bytes(file[f"cache_{number}"], x), x.dtype)
-                for number, x in enumerate(keras.tree.flatten(self._cache))
-            ]
+        try:
+            with open(path, "rb") as file, np.load(file) as archive:
+                content = {name: archive[name] for name in archive.files}
+            header = json.loads(str(content["header"]))
+        except (ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            raise ValueError(f"`path` must be a file that `ChatSession.save` wrote. Received: {path}.") from error
+        for name, value in self._header().items():
+            if name == "fingerprint" and header.get(name) != value:
+                raise ValueError(
+                    "`path` must be a session of a model with the same architecture and weights. Received: a session "
+                    "of another model."
+                )
+            if header.get(name) != value:
+                raise ValueError(
+                    f"`path` must be a session with the same {name}. Received: {header.get(name)!r}, expected "
+                    f"{value!r}."
+                )
+        token_ids = [int(token) for token in content["token_ids"]]
+        tensors = [
+            ops.convert_to_tensor(_from_bytes(content[f"cache_{number}"], x), x.dtype)
+            for number, x in enumerate(keras.tree.flatten(self._cache))
+        ]
         self._ids = token_ids
         self._cache = keras.tree.pack_sequence_as(self._cache, tensors)
 

@@ -1,6 +1,5 @@
 """Text generation with a language model: `generate` and `stream`."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ class Generation:
         self,
         prompts: Any,
         max_length: int,
-        strategy: Strategy = "random",
+        strategy: Strategy | None = None,
         tokenizer: Any = None,
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
@@ -51,10 +50,11 @@ class Generation:
                 (B, T). Start id 0 is added. A start id in a prompt is removed from the result. An empty prompt starts a
                 document.
             max_length: maximum number of tokens in a row, including the prompt.
-            strategy: "random" (default: samples from the model's distribution), "greedy", "beam", a
+            strategy: "random" (samples from the model's distribution), "greedy", "beam", a
                 `tf_sparse_attention.generation.Sampling`, `BeamSearch` or `Speculative`, or a function (logits (B, V),
                 keys) -> ids (B,), such as `tf_sparse_attention.generation.sample`. Pass the same function object in
-                every call: each new function compiles a new program.
+                every call: each new function compiles a new program. Default None: the strategy of the session with
+                `cache`, otherwise "random".
             tokenizer: tokenizer of the training data, required for prompts of text. Only its ids are sampled, and the
                 results are text. Default None: the results are ids.
             seed: an integer: row i has the same result in every batch size. A sequence of one integer per row: the
@@ -67,7 +67,7 @@ class Generation:
                 except padding, before temperature, `top_k`, `top_p` and `min_p`. Default False.
             cache: a `ChatSession` of this model, continued by one prompt. Prompt and continuation become part of the
                 session. `max_length` does not count earlier tokens of the session. `seed` and `stop_token_ids` of the
-                session apply. Default None: a new sequence.
+                session apply, so these arguments must have their defaults. Default None: a new sequence.
 
         Returns:
             The result for one prompt, or a list of results. A result is `str` (an incomplete last character becomes
@@ -87,19 +87,20 @@ class Generation:
         if cache is not None:
             if return_log_probs:
                 raise ValueError("`return_log_probs` must be False with `cache`. Received: True.")
+            _check_defaults(seed, stop_token_ids)
             ids = np.concatenate(
                 [np.zeros(0, "int32"), *self._continue(cache, parsed, max_length, strategy, CHUNK_SIZE)]
             )
             return parsed.unwrap([ids if tokenizer is None else tokenizer.detokenize(ids)])
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
-        rows = self.generator.generate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids)
+        rows = self.generator.generate(parsed.rows, max_length, strategy or "random", seed, stop_token_ids, num_ids)
         return format_results(parsed, rows, tokenizer, return_log_probs)
 
     def stream(
         self,
         prompt: Any,
         max_length: int | None,
-        strategy: Strategy = "random",
+        strategy: Strategy | None = None,
         tokenizer: Any = None,
         seed: int | Sequence[int] | Tensor = 0,
         stop_token_ids: int | Sequence[int] | Tensor | None = (END_ID,),
@@ -117,7 +118,7 @@ class Generation:
             max_length: as for `generate`. None: generate until a stop id, with constant memory. This requires caches of
                 constant size (see `init_cache`), prompts of ids without a tokenizer, and no `repetition_penalty` or
                 `no_repeat_ngram`.
-            tokenizer, seed, stop_token_ids, cache: as for `generate`.
+            tokenizer, seed, stop_token_ids, cache: as for `generate`. `tokenizer` must be None with `cache`.
             strategy: as for `generate`, without beam search.
             chunk_size: tokens per piece; larger pieces cost less. Default 1.
             positions_in_cache: if `max_length` is None: whether rotary positions are positions in the cache, so that
@@ -145,7 +146,9 @@ class Generation:
                 )
             if cache is None:
                 options: Any = seed, stop_token_ids, positions_in_cache
-                cache = ChatSession(self, None, strategy, None, *options)
+                cache = ChatSession(self, None, strategy or "random", None, *options)
+            else:
+                _check_defaults(seed, stop_token_ids, positions_in_cache)
             return self._continue(cache, parsed, max_length, strategy, chunk_size)
         checks.check_switch("positions_in_cache", positions_in_cache)
         if positions_in_cache:
@@ -154,7 +157,8 @@ class Generation:
                 f"max_length={max_length}."
             )
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
-        row_lists = self.generator.iterate(parsed.rows, max_length, strategy, seed, stop_token_ids, num_ids, chunk_size)
+        settings = strategy or "random", seed, stop_token_ids, num_ids, chunk_size
+        row_lists = self.generator.iterate(parsed.rows, max_length, *settings)
         return iterate_pieces((row.token_ids for (row,) in row_lists), tokenizer)
 
     def _continue(
@@ -174,7 +178,7 @@ class Generation:
             )
         session.append(np.asarray(prompt, "int32"))
         chunks = session.iterate_ids(new, strategy, chunk_size) if new != 0 else iter(())
-        return itertools.chain([np.asarray(prompt, "int32")] if len(prompt) else [], chunks)
+        return _with_prompt(np.asarray(prompt, "int32"), chunks)
 
     def chat_session(
         self,
@@ -196,6 +200,21 @@ class Generation:
         logging level DEBUG, each compilation is logged.
         """
         return self.generator.compile_stats()
+
+
+def _with_prompt(prompt, chunks):
+    """Yield a prompt, unless it is empty, and the chunks of its continuation."""
+    if len(prompt):
+        yield prompt
+    yield from chunks
+
+
+def _check_defaults(seed, stop_token_ids, positions_in_cache=False):
+    """Raise a `ValueError` unless arguments that a session overrides have their defaults."""
+    given = {"seed": (seed, 0), "stop_token_ids": (stop_token_ids, (END_ID,))}
+    for name, (value, default) in {**given, "positions_in_cache": (positions_in_cache, False)}.items():
+        if not np.array_equal(value, default):
+            raise ValueError(f"`{name}` must be left out with `cache`: the session has its own. Received: {value!r}.")
 
 
 def format_results(parsed: Prompts, rows: Sequence[Row], tokenizer: Any, return_log_probs: bool) -> Any:

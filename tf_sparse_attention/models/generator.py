@@ -233,7 +233,7 @@ class Generator:
                 "`draft` must have as many token ids as the model, and the model must have no cross-attention. "
                 f"Received: {received}."
             )
-        strategy.draft.generator.check_size(size)
+        strategy.draft.backbone.check_max_length(size)
 
     def advance(self, progress: Progress, task: Task, amount: Tensor) -> Progress:
         """Generate up to `amount` tokens, int32 (), per row; speculative decoding may add a few more."""
@@ -280,17 +280,9 @@ class Generator:
                 f"Received: max_length={max_length}, a prompt of {longest} tokens."
             )
 
-    def check_size(self, max_length: int) -> None:
-        """Raise a `ValueError` if the model has fewer positions than a maximum length."""
-        limit = self.model.backbone.max_length
-        if limit is not None and max_length > limit:
-            raise ValueError(
-                f"`max_length` must be at most the {limit} positions of the model. Received: max_length={max_length}."
-            )
-
     def buffer_length(self, max_length: int) -> int:
         """Return the number of tokens of the buffer and the cache for sequences of at most `max_length` tokens."""
-        self.check_size(max_length)
+        self.model.backbone.check_max_length(max_length)
         limit, length = self.model.backbone.max_length, bucket_length(max_length)
         return length if limit is None else min(length, limit)
 

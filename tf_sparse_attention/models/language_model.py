@@ -194,10 +194,12 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         positions_in_cache: bool = False,
         rewind: int = 0,
         dtype: str | None = None,
-        **encoded: Tensor | None,
+        encoder_sequence: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
     ) -> dict[str, Any]:
         """Create the KV cache of empty sequences; see `Backbone.init_cache`."""
-        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, rewind, dtype, **encoded)
+        encoded = encoder_sequence, encoder_padding_mask
+        return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, rewind, dtype, *encoded)
 
     def extend(
         self,

@@ -189,7 +189,7 @@ def run() -> None:
     """Run the command."""
     flags.mark_flags_as_mutual_exclusive(SOURCES, required=True)
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
-    for flag in (PROMPT, PROMPT_FILE, OUTPUT, COMPLETE):
+    for flag in (PROMPT, PROMPT_FILE, OUTPUT, COMPLETE, NUM_BEAMS):
         flags.mark_flags_as_mutual_exclusive([CHAT, flag])
     command_line.run(__name__, main)
 

@@ -239,36 +239,49 @@ def _check_batch(query_shape, value_shape, key_shape):
         )
 
 
-def check_entries(cache: Any, names: Iterable[str]) -> None:
-    """Raise a `ValueError` unless a cache is a dictionary with some entries.
+def check_entries(cache: Any, names: Iterable[str], allowed: Iterable[str] = ()) -> None:
+    """Raise a `ValueError` unless a cache is a dictionary with some entries, and no other parts.
 
     Args:
         cache: a value passed as cache.
         names: names of the required entries.
+        allowed: names of other parts that the cache may have.
     """
     if not isinstance(cache, Mapping):
         raise ValueError(
             f"`cache` must be a dictionary, the result of `init_cache` or `extend`. Received: a {type(cache).__name__}."
         )
-    if set(names) - set(cache):
+    wanted, parts = set(names), {name for name, entry in cache.items() if isinstance(entry, Mapping)}
+    if wanted - set(cache) or parts - wanted - set(allowed):
         raise ValueError(
-            "`cache` must be the result of `init_cache` or `extend` of this layer or model. "
-            f"Received: entries {sorted(cache)}, without {sorted(set(names) - set(cache))}."
+            "`cache` must be the result of `init_cache` or `extend` of this layer or model, with the entries "
+            f"{sorted(wanted)}. Received: {sorted(cache)}."
         )
 
 
-def check_pattern_entries(cache: Any, plans: Iterable[HeadPlan]) -> None:
-    """Raise a `ValueError` unless a cache has the entries of some head plans."""
-    check_entries(cache, [entry_name(leaf) for plan in plans for leaf in plan.leaves])
+def check_pattern_entries(cache: Any, plans: Iterable[HeadPlan], required: Iterable[str] = ()) -> None:
+    """Raise a `ValueError` unless a cache has the entries of some head plans and the `required` entries."""
+    further = [name for name in cache if not name.startswith("part_")] if isinstance(cache, Mapping) else []
+    check_entries(cache, [entry_name(leaf) for plan in plans for leaf in plan.leaves] + [*required], allowed=further)
 
 
-def _check_rows(x: Tensor, cache: Cache) -> None:
-    """Raise a `ValueError` unless a cache has the batch size of `x`."""
-    rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
+def check_new_tokens(name: str, x: Tensor, cache: Mapping[str, Any], index: Size | None = None) -> None:
+    """Raise a `ValueError` unless `x` has tokens and the batch size of a cache, and `index` fits; see `check_index`."""
+    leaves = keras.tree.flatten(cache)
+    if not all(map(ops.is_tensor, leaves)):
+        raise ValueError(
+            "`cache` must hold tensors of the backend. Convert NumPy arrays by "
+            "`keras.tree.map_structure(keras.ops.convert_to_tensor, cache)`. Received: other values."
+        )
+    rows, kept = x.shape[0], {leaf.shape[0] for leaf in leaves}
     if rows is not None and kept - {None, rows}:
         raise ValueError(
-            f"`x` must have the batch size of `cache`. Received: {rows} rows, a cache of {max(kept)} rows."
+            f"`{name}` must have the batch size of `cache`. Received: {rows} rows, a cache of {max(kept)} rows."
         )
+    if x.shape[1] == 0:
+        raise ValueError(f"`{name}` must have at least one token. Received: {name} of shape {tuple(x.shape)}.")
+    if index is not None:
+        check_index(x, index)
 
 
 def check_index(x: Tensor, index: Size) -> None:
@@ -293,7 +306,17 @@ def check_numbers(name: str, numbers: Size, rows: int | None) -> None:
 
 
 def num_cached_tokens(cache: Mapping[str, Any]) -> Tensor:
-    """Return the number of tokens per row in the cache of a layer, block or model, int32 (B,)."""
+    """Return the number of tokens per row in the cache of a layer, block or model, int32 (B,).
+
+    Args:
+        cache: result of `init_cache` or `extend`. In compiled programs, -1 marks rows after an invalid `extend` or
+            `rewind`.
+
+    Example:
+        >>> counts = num_cached_tokens(model.init_cache(batch_size=2, max_length=100))
+        >>> [int(count) for count in counts]
+        [0, 0]
+    """
     if NUM_TOKENS in cache:
         return cache[NUM_TOKENS]
     return next(num_cached_tokens(inner) for inner in cache.values() if _counts_tokens(inner))
@@ -322,8 +345,7 @@ class Extension(NamedTuple):
 
 def check_cache(layer: Any, plans: Sequence[HeadPlan], cache: Any) -> None:
     """Raise a `ValueError` unless a cache has the entries, sizes and dtype of an attention layer."""
-    check_pattern_entries(cache, plans)
-    check_entries(cache, [NUM_TOKENS])
+    check_pattern_entries(cache, plans, required=[NUM_TOKENS])
     for plan in plans:
         for leaf in plan.leaves:
             entry = cache[entry_name(leaf)]
@@ -362,14 +384,11 @@ def check_extension(
             cache, or the cache cannot hold the tokens.
     """
     check_cache(layer, plans, cache)
-    _check_rows(x, cache)
-    if x.shape[1] == 0:
-        raise ValueError(f"`x` must have at least one token. Received: x of shape {tuple(x.shape)}.")
+    check_new_tokens("x", x, cache, index)
     batch, length = shape(x)[:2]
     held: Any = cache[NUM_TOKENS]
     start = held
     if index is not None:
-        check_index(x, index)
         start = _checked_start(held, ops.broadcast_to(ops.cast(index, "int32"), (batch,)))
     known = concrete_values(start)
     counts = ops.full((batch,), length, dtype="int32")
@@ -383,8 +402,8 @@ def check_extension(
     has_space = has_room(plans, cache, ops.maximum(start, 0) + counts)
     if known is not None and known_counts is not None and not np.all(concrete_values(has_space)):
         raise ValueError(
-            "`x` must be at most as many tokens as the cache can still hold. Create a larger cache with `init_cache`. "
-            f"Received: {known_counts.tolist()} new tokens per row, a cache of {known.tolist()} tokens."
+            "`x` must fit into the cache. Create it with a larger `max_length`, unless it is the cache of another "
+            f"layer. Received: {known_counts.tolist()} new tokens per row after {known.tolist()}."
         )
     fits = merge(is_right, None if has_space is True else has_space)
     is_valid = merge(start >= 0, fits)
@@ -416,7 +435,7 @@ def check_rewind(layer: Any, cache: Cache, lengths: Size) -> tuple[Tensor, Tenso
     Raises:
         ValueError: in eager mode, if `lengths` is out of range, or overwritten tokens are needed.
     """
-    held: Any = cache[NUM_TOKENS]
+    held: Any = ops.convert_to_tensor(cache[NUM_TOKENS])
     longest: Any = cache.get(LONGEST, held)
     check_numbers("lengths", lengths, held.shape[0])
     lengths = ops.broadcast_to(ops.cast(lengths, "int32"), (shape(held)[0],))
@@ -426,8 +445,8 @@ def check_rewind(layer: Any, cache: Cache, lengths: Size) -> tuple[Tensor, Tenso
     known = concrete_values(ops.logical_or(is_valid, held < 0))  # invalid rows stay invalid
     if known is not None and not np.all(known):
         raise ValueError(
-            "`lengths` must be at most the number of tokens in the cache, and at least 0 and the number that the cache "
-            f"can still restore; see `init_cache(rewind=n)`. Received: lengths={concrete_values(lengths).tolist()}, "  # type: ignore[union-attr]
+            "`lengths` must be between the fewest tokens that the cache can restore, see `init_cache(rewind=n)`, and "
+            f"the tokens that it holds. Received: lengths={concrete_values(lengths).tolist()}, "  # type: ignore[union-attr]
             f"from {concrete_values(least).tolist()} to {concrete_values(held).tolist()} allowed."  # type: ignore[union-attr]
         )
     lengths = ops.where(is_valid, lengths, held)
@@ -446,8 +465,8 @@ def is_right_padded(mask: Tensor | None) -> Tensor | None:
     known = concrete_values(is_right)
     if known is not None and not known.all():
         raise ValueError(
-            "`mask` must have padding on the right: in each row True for all tokens, then False. Received: False "
-            f"before True in rows {np.flatnonzero(~known).tolist()}."
+            "`mask` must have padding on the right: in each row True for all tokens, then False. Move padding to the "
+            f"right. Received: False before True in rows {np.flatnonzero(~known).tolist()}."
         )
     return is_right if known is None else None
 

@@ -318,7 +318,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         Raises:
             ValueError: as in `AttentionLayer.extend`.
         """
-        check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
+        self._check_cache(cache)
         mask = token_mask("mask", mask, inputs)
         inputs = ops.cast(finite_padding(inputs, mask), self.compute_dtype)
         name, new = self.attention.name, dict(cache)
@@ -338,10 +338,13 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             x = self._residual(x, self.feed_forward, self._feed_forward_norm, training=False)
         return x, new
 
+    def _check_cache(self, cache):
+        check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
+
     def rewind(self, cache: dict[str, Any], lengths: Size) -> dict[str, Any]:
         """Remove the last tokens of each row from the cache; see `AttentionLayer.rewind`."""
         name = self.attention.name
-        check_entries(cache, [name])
+        self._check_cache(cache)
         return {**cache, name: self.attention.rewind(cache[name], lengths)}
 
     def compute_output_shape(self, inputs_shape: Shape, **other_shapes: Shape | None) -> Shape:
