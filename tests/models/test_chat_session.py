@@ -90,10 +90,10 @@ def test_copies_and_files_continue_a_session(pattern, tmp_path):
     content = (tmp_path / "session.npz").read_bytes()
     for wrong in (content[:-100], b"text", b""):
         (tmp_path / "wrong.npz").write_bytes(wrong)
-        with pytest.raises(ValueError, match="must be a file that `ChatSession.save` wrote"):
+        with pytest.raises(ValueError, match=r"that `ChatSession\.save` wrote"):
             session.load(tmp_path / "wrong.npz")
     np.savez(tmp_path / "other.npz", token_ids=[5])
-    with pytest.raises(ValueError, match="must be a file that `ChatSession.save` wrote"):
+    with pytest.raises(ValueError, match=r"that `ChatSession\.save` wrote"):
         session.load(tmp_path / "other.npz")
 
 
