@@ -1,6 +1,6 @@
 """Cost of batches of many lengths: `KERAS_BACKEND=tensorflow python -m benchmarks.lengths`.
 
-Trains and calls a small model with batches of twenty lengths, as they are and padded to the lengths of
+Trains and calls a small model with batches of twenty lengths, unpadded and padded to the lengths of
 `tsa.generation.bucket_length`. Keras compiles a program for each length. The first pass over the batches includes
 compilation, the second pass does not.
 """
@@ -26,14 +26,14 @@ def make_model():
 
 
 def make_batches(lengths):
-    """Return pairs (token ids, weights of the targets) for lengths, padded to `bucket_length`, and as they are."""
+    """Return pairs (token ids, weights of the targets) for lengths, unpadded and padded to `bucket_length`."""
     rng, plain, padded = np.random.default_rng(0), [], []
     for length in lengths:
         ids = rng.integers(2, 258, (8, length))
         size = bucket_length(length)
         plain.append((ids, np.ones(ids.shape)))
         padded.append((np.pad(ids, ((0, 0), (0, size - length))), np.tile(np.arange(size) < length, (8, 1))))
-    return {"as they are": plain, "padded to `bucket_length`": padded}
+    return {"unpadded": plain, "padded to `bucket_length`": padded}
 
 
 def seconds_of_passes(batches, is_training):

@@ -2,7 +2,7 @@
 
 Trains a small dense decoder on bytes of the Python library (about ten minutes on two cores), and a draft model with one
 local layer. Then generates the last tokens of held-out texts of several lengths, with and without speculation. Drafts
-come from the small model, or from the decoder itself with `Window | First` in place of dense attention ("self").
+come from the small model, or from the decoder itself with `Window | First` instead of dense attention ("self").
 
 Columns: tokens per pass of the decoder; share of accepted drafts; and tokens per second relative to plain decoding of
 the same text, from the best of several alternating runs. Reading the prompt is not timed.
