@@ -169,7 +169,7 @@ def _verify(logits, drafts, draft_logits, lengths, sampling, values, keys):
         best = ops.cast(ops.argmax(logits, axis=-1), "int32")  # (B, k + 1)
         accepted = ops.cast(best[:, :num_drafts] == drafts, "int32")
         return best, ops.sum(ops.cumprod(accepted, axis=1), axis=1)
-    batch, count, size = *ops.shape(logits)[:2], logits.shape[-1]
+    (batch, count), size = ops.shape(logits)[:2], logits.shape[-1]
     probabilities, proposed = (
         ops.reshape(sampling.probabilities(_as_rows(x), values), ops.shape(x)) for x in (logits, draft_logits)
     )

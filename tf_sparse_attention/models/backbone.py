@@ -514,7 +514,7 @@ class Backbone(CheckedInputs, Model):
         """Embed new tokens at `positions` (B, q). Only padding may be beyond the positions of the model."""
         if self.max_length is None:
             return self.embed(x, positions=positions)
-        is_beyond = merge(positions >= self.max_length, mask)
+        is_beyond: Any = merge(positions >= self.max_length, mask)
         known = concrete_values(is_beyond)
         if known is not None and np.any(known):
             raise ValueError(

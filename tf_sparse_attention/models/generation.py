@@ -211,8 +211,9 @@ def _with_prompt(prompt, chunks):
 
 def _check_defaults(seed, stop_token_ids, positions_in_cache=False):
     """Raise a `ValueError` unless arguments that a session overrides have their defaults."""
-    given = {"seed": (seed, 0), "stop_token_ids": (stop_token_ids, (END_ID,))}
-    for name, (value, default) in {**given, "positions_in_cache": (positions_in_cache, False)}.items():
+    given: dict[str, tuple[Any, Any]] = {"seed": (seed, 0), "stop_token_ids": (stop_token_ids, (END_ID,))}
+    given["positions_in_cache"] = positions_in_cache, False
+    for name, (value, default) in given.items():
         if not np.array_equal(value, default):
             raise ValueError(f"`{name}` must be left out with `cache`: the session has its own. Received: {value!r}.")
 
