@@ -80,8 +80,8 @@ def test_wrong_arguments_are_named(subtests):
         ("`value`", lambda: layer.init_cross_cache(np.ones((2, 9, SIZE + 1), "float32"))),
         ("`key` and `value`", lambda: layer.init_cross_cache(value, value[:, 1:])),
         ("`value_mask`", lambda: layer.init_cross_cache(value, value_mask=np.ones((2, 8), "bool"))),
-        (r"without \['far', 'near'\]", lambda: mixed.decode_cross(value[:, :1], cache, 0)),
-        (r"without \['part_0'\]", lambda: layer.decode_cross(value[:, :1], {"near": cache}, 0)),
+        (r"entries \['far', 'near'\]", lambda: mixed.decode_cross(value[:, :1], cache, 0)),
+        (r"entries \['part_0'\]", lambda: layer.decode_cross(value[:, :1], {"near": cache}, 0)),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             call()

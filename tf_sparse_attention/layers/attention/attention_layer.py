@@ -538,8 +538,6 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
-        if not ops.is_tensor(max_length) and max_length > streaming_cache.MAX_LENGTH:
-            raise ValueError(f"`max_length` must be below 2^30. Received: max_length={max_length}.")
         checks.check_count("rewind", rewind, minimum=0)
         checks.check_choice("dtype", dtype, (None, "int8"))
         length = max_length if memory is None else max_length + shape(memory)[1]
