@@ -93,8 +93,10 @@ def test_copies_and_files_continue_a_session(pattern, tmp_path):
         with pytest.raises(ValueError, match=r"that `ChatSession\.save` wrote"):
             session.load(tmp_path / "wrong.npz")
     np.savez(tmp_path / "other.npz", token_ids=[5])
-    with pytest.raises(ValueError, match=r"that `ChatSession\.save` wrote"):
-        session.load(tmp_path / "other.npz")
+    np.save(tmp_path / "array.npy", [5])
+    for name in ("other.npz", "array.npy"):
+        with pytest.raises(ValueError, match=r"that `ChatSession\.save` wrote"):
+            session.load(tmp_path / name)
 
 
 def test_sampled_turns_depend_on_the_seed_and_not_on_the_size_of_pieces():

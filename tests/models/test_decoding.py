@@ -10,6 +10,7 @@ from keras import ops
 from tests.draws import first
 from tests.layers.decoded import error_of_decoding
 from tests.programs import as_program, compiled_on_jax
+from tf_sparse_attention.analysis import num_cached_tokens
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
 
@@ -111,9 +112,10 @@ def test_a_text_ends_with_the_positions_that_a_model_has():
     model = make([STRIDED], embedding={"grid": (3, 3)}, num_layers=1)
     model._generator = Generator(model, run_eagerly=True)
     assert len(model.generate([3], max_length=9, stop_token_ids=None)) == 9
-    for call in (lambda: model.generate([3], max_length=10), lambda: model.init_cache(1, 10)):
-        with pytest.raises(ValueError, match="`max_length`"):
-            call()
+    for length in (10, np.int64(10)):
+        for call in (lambda size: model.generate([3], max_length=size), lambda size: model.init_cache(1, size)):
+            with pytest.raises(ValueError, match="`max_length`"):
+                call(length)
     local = make([LOCAL], embedding={"grid": (3, 3)}, num_layers=1)  # a window has room for any number of tokens
     ids, is_token = np.ones((2, 10), "int32"), np.arange(10) < np.array([[9], [10]])
     local.extend(ids, local.init_cache(2, 9), np.arange(10) < np.array([[9], [8]]))
@@ -132,6 +134,9 @@ def test_what_cannot_be_decoded_is_refused(subtests):
         ("`encoder_sequence` must be None", lambda: model.init_cache(2, 9, encoder_sequence=np.ones((2, 3, 16)))),
         ("`cache` .*block_1", lambda: make([LOCAL], num_layers=1).extend(ids, cache)),
         ("`cache` must hold tensors", lambda: model.extend(ids, arrays)),
+        ("`cache` must hold tensors", lambda: model.rewind(arrays, 0)),
+        ("`cache` must be the result", lambda: num_cached_tokens({})),
+        ("`cache` must be the result", lambda: num_cached_tokens(ids)),
         ("`mask` must be None", lambda: model.extend(masked, cache, ids > 0)),
         ("`mask` must be None", lambda: model.prefill(masked, cache, ids > 0)),
         ("`inputs` must have the batch size", lambda: model.extend(ids[:1], cache)),

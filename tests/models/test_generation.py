@@ -143,7 +143,7 @@ def test_wrong_arguments_are_refused(model, subtests):
         ("model", lambda: bidirectional.generate([3], 4)),
     ]
     values = {"prompts": ([258], [-1], [3, 0], [0, 0], [0.0, 3], [1.5], [[3]], [[3], [4, 5]])}
-    values |= {"seed": (1.5, [1, 2, 3], [1, [2]], True, None), "strategy": ("best", 3, Sampling)}
+    values |= {"seed": (1.5, [1, 2, 3], [1, [2]], True, None), "strategy": ("best", "", 3, Sampling)}
     values |= {"stop_token_ids": (1.5, [[1]], [1, [2]], -1, 258, 2**32 + 73, "end")}
     for name, wrong in ((name, wrong) for name, each in values.items() for wrong in each):
         given = {name: [[1], wrong]} if name == "prompts" else {"prompts": [[], []], name: wrong}

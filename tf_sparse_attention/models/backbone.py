@@ -409,7 +409,9 @@ class Backbone(CheckedInputs, Model):
 
     def check_max_length(self, max_length: int | Tensor | None) -> None:
         """Raise a `ValueError` if a maximum length exceeds the positions of the model."""
-        if self.max_length is not None and isinstance(max_length, int) and max_length > self.max_length:
+        if self.max_length is None or max_length is None or ops.is_tensor(max_length):
+            return
+        if max_length > self.max_length:
             raise ValueError(
                 f"`max_length` must be at most the {self.max_length} positions of the model. "
                 f"Received: max_length={max_length}."

@@ -169,7 +169,7 @@ class ChatSession:
         chunks = self.iterate_ids(max_new_tokens, strategy, chunk_size)
         if self.tokenizer is None:
             return chunks
-        rows = itertools.accumulate(chunks, _join, initial=np.zeros(0, "int32"))
+        rows = itertools.accumulate(chunks, lambda *parts: np.concatenate(parts), initial=np.zeros(0, "int32"))
         return iterate_pieces(rows, self.tokenizer)
 
     def iterate_ids(
@@ -276,7 +276,7 @@ class ChatSession:
             with open(path, "rb") as file, np.load(file) as archive:
                 content = {name: archive[name] for name in archive.files}
             header = json.loads(str(content["header"]))
-        except (ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
             raise ValueError(f"`path` must be a file that `ChatSession.save` wrote. Received: {path}.") from error
         for name, value in self._header().items():
             if name == "fingerprint" and header.get(name) != value:
@@ -324,10 +324,6 @@ def _without_names(config: Any) -> Any:
     if isinstance(config, dict):
         return {key: _without_names(value) for key, value in config.items() if key not in ("name", "build_config")}
     return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
-
-
-def _join(*parts: np.ndarray) -> np.ndarray:
-    return np.concatenate(parts)
 
 
 def _as_bytes(x: Tensor) -> np.ndarray:

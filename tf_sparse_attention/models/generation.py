@@ -93,7 +93,8 @@ class Generation:
             )
             return parsed.unwrap([ids if tokenizer is None else tokenizer.detokenize(ids)])
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
-        rows = self.generator.generate(parsed.rows, max_length, strategy or "random", seed, stop_token_ids, num_ids)
+        settings = "random" if strategy is None else strategy, seed, stop_token_ids, num_ids
+        rows = self.generator.generate(parsed.rows, max_length, *settings)
         return format_results(parsed, rows, tokenizer, return_log_probs)
 
     def stream(
@@ -146,7 +147,7 @@ class Generation:
                 )
             if cache is None:
                 options: Any = seed, stop_token_ids, positions_in_cache
-                cache = ChatSession(self, None, strategy or "random", None, *options)
+                cache = ChatSession(self, None, "random" if strategy is None else strategy, None, *options)
             else:
                 _check_defaults(seed, stop_token_ids, positions_in_cache)
             return self._continue(cache, parsed, max_length, strategy, chunk_size)
@@ -157,7 +158,7 @@ class Generation:
                 f"max_length={max_length}."
             )
         num_ids = None if tokenizer is None else tokenizer.vocabulary_size
-        settings = strategy or "random", seed, stop_token_ids, num_ids, chunk_size
+        settings = "random" if strategy is None else strategy, seed, stop_token_ids, num_ids, chunk_size
         row_lists = self.generator.iterate(parsed.rows, max_length, *settings)
         return iterate_pieces((row.token_ids for (row,) in row_lists), tokenizer)
 

@@ -267,13 +267,7 @@ def check_pattern_entries(cache: Any, plans: Iterable[HeadPlan], required: Itera
 
 def check_new_tokens(name: str, x: Tensor, cache: Mapping[str, Any], index: Size | None = None) -> None:
     """Raise a `ValueError` unless `x` has tokens and the batch size of a cache, and `index` fits; see `check_index`."""
-    leaves = keras.tree.flatten(cache)
-    if not all(map(ops.is_tensor, leaves)):
-        raise ValueError(
-            "`cache` must hold tensors of the backend. Convert NumPy arrays by "
-            "`keras.tree.map_structure(keras.ops.convert_to_tensor, cache)`. Received: other values."
-        )
-    rows, kept = x.shape[0], {leaf.shape[0] for leaf in leaves}
+    rows, kept = x.shape[0], {leaf.shape[0] for leaf in keras.tree.flatten(cache)}
     if rows is not None and kept - {None, rows}:
         raise ValueError(
             f"`{name}` must have the batch size of `cache`. Received: {rows} rows, a cache of {max(kept)} rows."
@@ -312,11 +306,16 @@ def num_cached_tokens(cache: Mapping[str, Any]) -> Tensor:
         cache: result of `init_cache` or `extend`. In compiled programs, -1 marks rows after an invalid `extend` or
             `rewind`.
 
+    Raises:
+        ValueError: if `cache` is no such result.
+
     Example:
         >>> counts = num_cached_tokens(model.init_cache(batch_size=2, max_length=100))
         >>> [int(count) for count in counts]
         [0, 0]
     """
+    if not _counts_tokens(cache):
+        raise ValueError(f"`cache` must be the result of `init_cache` or `extend`. Received: a {type(cache).__name__}.")
     if NUM_TOKENS in cache:
         return cache[NUM_TOKENS]
     return next(num_cached_tokens(inner) for inner in cache.values() if _counts_tokens(inner))
@@ -346,6 +345,11 @@ class Extension(NamedTuple):
 def check_cache(layer: Any, plans: Sequence[HeadPlan], cache: Any) -> None:
     """Raise a `ValueError` unless a cache has the entries, sizes and dtype of an attention layer."""
     check_pattern_entries(cache, plans, required=[NUM_TOKENS])
+    if not all(map(ops.is_tensor, keras.tree.flatten(cache))):
+        raise ValueError(
+            "`cache` must hold tensors of the backend. Convert NumPy arrays by "
+            "`keras.tree.map_structure(keras.ops.convert_to_tensor, cache)`. Received: other values."
+        )
     for plan in plans:
         for leaf in plan.leaves:
             entry = cache[entry_name(leaf)]
@@ -435,7 +439,7 @@ def check_rewind(layer: Any, cache: Cache, lengths: Size) -> tuple[Tensor, Tenso
     Raises:
         ValueError: in eager mode, if `lengths` is out of range, or overwritten tokens are needed.
     """
-    held: Any = ops.convert_to_tensor(cache[NUM_TOKENS])
+    held: Any = cache[NUM_TOKENS]
     longest: Any = cache.get(LONGEST, held)
     check_numbers("lengths", lengths, held.shape[0])
     lengths = ops.broadcast_to(ops.cast(lengths, "int32"), (shape(held)[0],))

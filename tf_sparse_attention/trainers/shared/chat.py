@@ -38,12 +38,13 @@ def chat(
             f"{type(source).__name__}."
         )
     defaults = {name: value for name, value in source.defaults.items() if name != "prompt"}
-    default_length = defaults.pop("length", None)
+    default_length = defaults.pop("length")
+    length = default_length if length is None else length
     strategy = sample_sources.make_strategy(defaults | (settings or {}))
     tokenizer, stops = source.tokenizer, (source.tokenizer.end_id,)
     session = source.model.chat_session(context_length, strategy, tokenizer, seed, stops)
     for turn in turns:
         session.append(turn)
-        for piece in session.generate(length or default_length, chunk_size=CHUNK_SIZE):
+        for piece in session.generate(length, chunk_size=CHUNK_SIZE):
             show(sampling.printable(piece))
         show("\n")
