@@ -1,7 +1,6 @@
 """Data: tokenizers, sources, stores on disk, and batches of text, pairs, speech, images and audio."""
 
 from tf_sparse_attention.data.array_store import ArrayStore, ArrayWriter, DamagedDataError
-from tf_sparse_attention.data.audio_codec import AudioCodec
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.images import image_batches, image_evaluation_batches, pack_images
 from tf_sparse_attention.data.batches.labeled import LabeledBuckets
@@ -10,7 +9,7 @@ from tf_sparse_attention.data.batches.pairs import PairBuckets, pack_pairs, pack
 from tf_sparse_attention.data.batches.segments import evaluation_segments, segment_batches
 from tf_sparse_attention.data.batches.speech import FeatureMasks, SpeechBuckets
 from tf_sparse_attention.data.batches.windows import evaluation_batches, pack_masked, pack_windows, training_batches
-from tf_sparse_attention.data.image_codec import ImageCodec
+from tf_sparse_attention.data.codecs import AudioCodec, ImageCodec
 from tf_sparse_attention.data.sources.audio_source import AudioSource, open_audio
 from tf_sparse_attention.data.sources.image_source import ImageSource, open_images
 from tf_sparse_attention.data.sources.json_lines import JsonLinesReader

@@ -5,7 +5,7 @@ import numpy as np
 from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.random_order import shuffled_index
-from tf_sparse_attention.data.image_codec import ImageCodec
+from tf_sparse_attention.data.codecs import ImageCodec
 
 
 def image_batches(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.audio_codec import NUM_SPECIAL, AudioCodec
+from tf_sparse_attention.data.codecs import NUM_SPECIAL, AudioCodec
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.data.optional import data_folder
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
