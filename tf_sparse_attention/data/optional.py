@@ -21,22 +21,6 @@ def import_tfds() -> ModuleType:
     return tensorflow_datasets
 
 
-def import_tensorflow_text() -> ModuleType:
-    """Import and return `tensorflow_text`.
-
-    Raises:
-        ImportError: If `tensorflow_text` is not installed. The message names the extra to install.
-    """
-    try:
-        import tensorflow_text
-    except ImportError as error:
-        raise ImportError(
-            "SentencePiece and WordPiece need tensorflow-text, which is not available on Windows. Install it with "
-            f"`pip install 'tf-sparse-attention[text]'`. The import failed with: {error}"
-        ) from error
-    return tensorflow_text
-
-
 def data_folder(data_dir: str | os.PathLike | None = None) -> str:
     """Return the folder of data sets without importing tensorflow-datasets.
 

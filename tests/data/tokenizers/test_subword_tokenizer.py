@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.draws import draws, first, is_full
 from tests.goldens import read_case
 from tf_sparse_attention.data import SubwordTokenizer
-from tf_sparse_attention.data.tokenizers.subword_rules import alphanumeric_class, split_words
+from tf_sparse_attention.data.tokenizers.subword_graph import alphanumeric_class
+from tf_sparse_attention.data.tokenizers.subword_tokenizer import split_words
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "subword.npz"
 ESCAPES = list("\\_u;0123456789")

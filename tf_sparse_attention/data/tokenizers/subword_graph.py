@@ -5,14 +5,20 @@ document are frequent and are a single subword, so each distinct word is looked 
 subword are split in parallel.
 """
 
+import functools
+import importlib
 import sys
+import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, UNDEFINED, alphanumeric_class
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, check_id_tensor, check_string_tensor, look_up
+from tf_sparse_attention.data.tokenizers.subword_tokenizer import ESCAPES, UNDEFINED
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, look_up
 from tf_sparse_attention.types import Tensor
+
+tf: Any = importlib.import_module("tensorflow")  # this module is imported when the first tensor is tokenized
 
 NUM_SPECIAL = Tokenizer.num_special
 MARK = b"\xff"  # separator: this byte never occurs in UTF-8
@@ -27,8 +33,6 @@ class SubwordGraph:
     """
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
-        import tensorflow as tf
-
         self._pieces = [b""] * NUM_SPECIAL + [piece.encode() for piece in vocabulary[NUM_SPECIAL:]] + [b""]
         ids = {piece.encode(): number for number, piece in enumerate(vocabulary) if piece}
         with tf.init_scope():  # eager values even while a graph is traced
@@ -43,9 +47,6 @@ class SubwordGraph:
 
     def tokenize(self, text: Tensor) -> Tensor:
         """Return int32 ids: (T,) for a scalar string, ragged (B, None) for strings (B,)."""
-        import tensorflow as tf
-
-        check_string_tensor(text)
         words = _split(tf.reshape(text, [-1]))
         unique, indices = tf.unique(words.values)
         ids = tf.gather(self._encode_words(unique), indices)
@@ -54,8 +55,6 @@ class SubwordGraph:
 
     def _encode_words(self, words):
         """Return the ids of words (W,), ragged (W, None)."""
-        import tensorflow as tf
-
         written = self._escape(words)
         whole = self._look_up(written)
         known, unknown = tf.where(whole >= 0)[:, 0], tf.where(whole < 0)[:, 0]
@@ -69,12 +68,8 @@ class SubwordGraph:
 
     def _look_up(self, subwords):
         """Return the ids of strings, -1 for strings that are not in the vocabulary."""
-        import tensorflow as tf
-
         hashes = tf.strings.to_hash_bucket_fast(subwords, NUM_BUCKETS)
-        flat = tf.reshape(hashes, [-1])
-        index = tf.minimum(tf.searchsorted(self._hashes, flat), len(self._hashes) - 1)
-        is_known = tf.equal(tf.gather(self._hashes, index), flat)
+        index, is_known = _find(self._hashes, tf.reshape(hashes, [-1]))
         return tf.reshape(tf.where(is_known, tf.gather(self._ids, index), -1), tf.shape(hashes))
 
     def _split_words(self, words):
@@ -82,10 +77,6 @@ class SubwordGraph:
 
         Each step advances all words by one subword and drops finished words.
         """
-        import tensorflow as tf
-
-        def unfinished(step, rows, starts, ids, word_ids):
-            return tf.size(rows) > 0
 
         def advance(step, rows, starts, ids, word_ids):
             rest = tf.gather(words, rows)
@@ -108,63 +99,63 @@ class SubwordGraph:
 
         rows = tf.range(tf.size(words, out_type=tf.int64))
         state = tf.constant(1), rows, tf.zeros_like(rows, tf.int32), array(tf.int32), array(tf.int64)
-        free = tf.TensorShape([None])
-        unknown = tf.TensorShape(None)
+        shapes = [tf.TensorShape(shape) for shape in ([], [None], [None], None, None)]
         *_, ids, word_ids = tf.while_loop(
-            unfinished, advance, state, shape_invariants=(tf.TensorShape([]), free, free, unknown, unknown)
+            lambda step, rows, *_: tf.size(rows) > 0, advance, state, shape_invariants=tuple(shapes)
         )
         return ids.concat(), word_ids.concat()
 
     def _escape(self, words):
         """Escape the characters of words that the vocabulary lacks, and append "_" to each word."""
-        import tensorflow as tf
-
         for pattern, written in ((r"\\", r"\\\\"), ("_", r"\\u")):
             words = tf.strings.regex_replace(words, pattern, written)
         characters = tf.strings.unicode_split(words, "UTF-8")
         codes = tf.strings.unicode_decode(words, "UTF-8").values
-        index = tf.minimum(tf.searchsorted(self._alphabet, codes), len(self._alphabet) - 1)
-        is_known = tf.equal(tf.gather(self._alphabet, index), codes)
+        _, is_known = _find(self._alphabet, codes)
         escaped = tf.strings.join(["\\", tf.strings.as_string(codes), ";"])
         characters = characters.with_values(tf.where(is_known, characters.values, escaped))
         return tf.strings.join([tf.strings.reduce_join(characters, axis=-1), "_"])
 
-    def detokenize(self, ids: Tensor) -> str | Tensor:
+    def detokenize(self, ids: Tensor) -> Tensor:
         """Return strings () or (B,) for ids (T,) or (B, T), dense or ragged."""
-        import tensorflow as tf
-
-        check_id_tensor(ids)
         joined = tf.strings.reduce_join(look_up(self._pieces, ids), axis=-1)
         words = tf.strings.split(tf.reshape(joined, [-1]), "_")
-        words = _remove_empty(words.with_values(_unescape(words.values)))
-        return tf.reshape(_join(words), tf.shape(joined))
+        words = _keep(words, tf.not_equal(words.values, ""))
+        return tf.reshape(_join(words.with_values(_unescape(words.values))), tf.shape(joined))
+
+
+def _find(table, values):
+    """Return the index of each value in a sorted table, and whether the table has the value."""
+    index = tf.minimum(tf.searchsorted(table, values), len(table) - 1)
+    return index, tf.equal(tf.gather(table, index), values)
+
+
+def _indices_in_rows(ragged):
+    """Return the index of each value in its row."""
+    index = tf.range(tf.size(ragged.values, out_type=tf.int64))
+    return index - tf.gather(ragged.row_starts(), ragged.value_rowids())
+
+
+def _keep(ragged, is_kept):
+    return tf.ragged.boolean_mask(ragged, ragged.with_values(is_kept))
 
 
 def _split(texts):
     """Split texts (B,) into words, ragged (B, None)."""
-    import tensorflow as tf
-
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace", replacement_char=0xFFFD)
     runs = tf.strings.regex_replace(texts, f"({alphanumeric_class()}+)", MARK + rb"\1" + MARK)
     words = tf.strings.split(runs, MARK)
-    index = tf.range(tf.size(words.values, out_type=tf.int64))
-    rows = words.value_rowids()
-    is_first = tf.equal(index, tf.gather(words.row_starts(), rows))
-    is_end = is_first | tf.equal(index, tf.gather(words.row_limits(), rows) - 1)
+    index = _indices_in_rows(words)
+    is_end = tf.equal(index, 0) | tf.equal(index, tf.gather(words.row_lengths(), words.value_rowids()) - 1)
     # A single space between words is implicit. At either end of a text it is a word.
-    keep = tf.not_equal(words.values, "") & (tf.not_equal(words.values, " ") | is_end)
-    return tf.ragged.boolean_mask(words, words.with_values(keep))
+    return _keep(words, tf.not_equal(words.values, "") & (tf.not_equal(words.values, " ") | is_end))
 
 
 def _unescape(words):
     """Replace the escape sequences in words by the original characters."""
-    import tensorflow as tf
-
     marked = tf.strings.regex_replace(words, r"\\(u|\\|[0-9]+;)", MARK + rb"\1" + MARK)
     parts = tf.strings.split(marked, MARK)
-    # Every second part is an escape sequence.
-    index = tf.range(tf.size(parts.values, out_type=tf.int64)) - tf.gather(parts.row_starts(), parts.value_rowids())
-    is_escape = tf.equal(index % 2, 1)
+    is_escape = tf.equal(_indices_in_rows(parts) % 2, 1)  # every second part is an escape sequence
     letters = parts.values
     is_number = is_escape & tf.not_equal(letters, "u") & tf.not_equal(letters, "\\")
     fits = is_number & (tf.strings.length(letters) < 10)
@@ -176,20 +167,26 @@ def _unescape(words):
     return tf.strings.reduce_join(parts.with_values(tf.where(is_number, characters, letters)), axis=-1)
 
 
-def _remove_empty(words):
-    import tensorflow as tf
-
-    return tf.ragged.boolean_mask(words, words.with_values(tf.not_equal(words.values, "")))
-
-
 def _join(words):
     """Join words, ragged (B, None), to texts (B,), with a space between consecutive alphanumeric words."""
-    import tensorflow as tf
-
     alphanumeric = tf.strings.regex_full_match(words.values, alphanumeric_class() + r"(?s).*")
-    before = tf.concat([[False], alphanumeric[:-1]], axis=0)[: tf.size(alphanumeric)]
-    is_first = tf.equal(
-        tf.range(tf.size(alphanumeric, out_type=tf.int64)), tf.gather(words.row_starts(), words.value_rowids())
-    )
-    spaced = tf.where(alphanumeric & before & ~is_first, tf.strings.join([" ", words.values]), words.values)
+    before = tf.concat([[False], alphanumeric[:-1]], axis=0)[: tf.size(alphanumeric)] & (_indices_in_rows(words) > 0)
+    spaced = tf.where(alphanumeric & before, tf.strings.join([" ", words.values]), words.values)
     return tf.strings.reduce_join(words.with_values(spaced), axis=-1)
+
+
+@functools.cache
+def alphanumeric_class() -> str:
+    """Return a character class of letters and numbers for TensorFlow regular expressions.
+
+    The class lists code points, because TensorFlow and Python may use different versions of Unicode.
+    """
+    ranges, first = [], None
+    for code in range(sys.maxunicode + 2):
+        inside = code <= sys.maxunicode and unicodedata.category(chr(code))[0] in "LN"
+        if inside and first is None:
+            first = code
+        if not inside and first is not None:
+            ranges.append(f"\\x{{{first:x}}}-\\x{{{code - 1:x}}}")
+            first = None
+    return f"[{''.join(ranges)}]"

@@ -1,26 +1,31 @@
-"""Subword tokenizer of tensor2tensor, which the published Routing Transformers use."""
+"""Subword tokenizer of tensor2tensor, which the published Routing Transformers use.
 
+A word is a maximal run of alphanumeric characters (Unicode categories L and N), or of other characters. Encoding drops
+a single space between two words, and decoding restores it. Encoded words end in "_". A backslash, an underscore and
+characters that the vocabulary lacks are encoded as "\\\\\\\\", "\\\\u" and "\\\\NUMBER;".
+"""
+
+import functools
+import itertools
 import os
-from collections.abc import Callable, Sequence
-from itertools import chain
+import pathlib
+import re
+import sys
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tf_sparse_attention.data.tokenizers import subword_graph
-from tf_sparse_attention.data.tokenizers.subword_rules import (
-    ESCAPES,
-    WORDS,
-    Escaping,
-    join_words,
-    read_vocabulary,
-    unescape,
-    write_vocabulary,
-)
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text, is_tensor
-from tf_sparse_attention.types import Config, Tensor
+from tf_sparse_attention.atomic_files import atomic_file
+from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text, read_lines
+from tf_sparse_attention.types import Config
 
 RESERVED = ("<pad>_", "<EOS>_")
+ESCAPES = "\\_u;0123456789"
+UNDEFINED = "\u3013"  # replaces invalid code points
 MAX_CACHE_SIZE = 1_000_000  # words, about 200 MB
+# Runs of characters for which `str.isalnum` is True (\w without the underscore), or of other characters.
+_WORDS = re.compile(r"[^\W_]+|[\W_]+")
+_ESCAPED = re.compile(r"\\(?:u|\\|([0-9]+);)")
 
 
 class SubwordTokenizer(Tokenizer):
@@ -31,7 +36,9 @@ class SubwordTokenizer(Tokenizer):
     UTF-8 text has ids. Id 0 is padding and the start token; id 1 ends a document.
 
     Python text is converted to NumPy arrays, about 7 MB of text per second. Tensors need only core TensorFlow ops, so
-    the tokenizer works inside `tf.data`, and in a SavedModel without this library.
+    the tokenizer works inside `tf.data`, and in a SavedModel without this library. Invalid UTF-8 in tensors is read as
+    U+FFFD. `tokenize` also raises a `ValueError` (in graphs a `tf.errors.InvalidArgumentError`) if the vocabulary has a
+    character of a word only inside longer subwords. `detokenize` includes an incomplete last word.
 
     Args:
         vocabulary: the subwords, beginning with "<pad>_" and "<EOS>_". A repeated subword has its last id.
@@ -62,8 +69,7 @@ class SubwordTokenizer(Tokenizer):
         self._ids = ids
         self._longest = max(map(len, ids))
         self._escaping = Escaping(set().union(*ids) | set(ESCAPES))
-        self._cache = _WordCache(self._encode_word)
-        self._graph: subword_graph.SubwordGraph | None = None
+        self._cached_encode_word = functools.lru_cache(MAX_CACHE_SIZE)(self._encode_word)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> "SubwordTokenizer":
@@ -72,71 +78,30 @@ class SubwordTokenizer(Tokenizer):
         Raises:
             ValueError: If the file is missing, empty or not UTF-8, or the vocabulary is invalid.
         """
-        return cls(read_vocabulary(path))
+        return cls([_strip_quotes(line.rstrip()) for line in read_lines(path)])
 
     def to_file(self, path: str | os.PathLike) -> None:
-        """Write the vocabulary to a file atomically, in the format of tensor2tensor."""
-        write_vocabulary(self.vocabulary, path)
+        """Write the vocabulary to a file atomically, in the format of tensor2tensor: one subword per line, in quotes.
+
+        Raises:
+            ValueError: If a subword has a newline.
+        """
+        invalid = [subword for subword in self.vocabulary if "\n" in subword]
+        if invalid:
+            raise ValueError(f"`vocabulary` must not have a newline in a subword. Received: {invalid[0]!r}.")
+        path = pathlib.Path(path).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            temporary.write_text("".join(f"'{subword}'\n" for subword in self.vocabulary), "utf-8", newline="")
 
     @property
     def vocabulary_size(self) -> int:
         """Number of ids."""
         return len(self.vocabulary)
 
-    def tokenize(self, text: str | bytes | Tensor) -> Tensor:
-        """Convert text to ids, without special ids.
-
-        Args:
-            text: `str`, UTF-8 `bytes`, or `tf.string` tensor () or (B,). Invalid UTF-8 in tensors is read as U+FFFD.
-
-        Returns:
-            int32 ids: NumPy array (T,) for Python text, tensor (T,) for a scalar tensor, ragged tensor (B, None) for a
-            tensor (B,). Empty text has no ids.
-
-        Raises:
-            ValueError: If `text` has another type or rank, or is not UTF-8. If the vocabulary lacks a character
-                of a word as a subword; in graphs this is a `tf.errors.InvalidArgumentError`.
-        """
-        if is_tensor(text):
-            return self._get_graph().tokenize(text)
-        words = WORDS.findall(as_text(text))
-        if not words:
-            return np.zeros(0, np.int32)
-        cache = self._cache
-        if len(cache) > MAX_CACHE_SIZE:
-            cache.clear()
-        # A single space is a word at either end of the text. Between words it is implicit: the cache has no ids for it.
-        first = self._encode_word(" ") if words[0] == " " else cache[words[0]]
-        if len(words) == 1:
-            return np.array(first, np.int32)
-        last = self._encode_word(" ") if words[-1] == " " else cache[words[-1]]
-        between = chain.from_iterable(map(cache.__getitem__, words[1:-1]))
-        return np.fromiter(chain(first, between, last), np.int32)
-
-    def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
-        """Convert ids to text. Special ids are left out.
-
-        Args:
-            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged.
-
-        Returns:
-            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. In tensors, ids outside the vocabulary are
-            left out. An incomplete last word is included.
-
-        Raises:
-            ValueError: If Python ids are not a flat sequence of integers in the vocabulary.
-        """
-        if is_tensor(ids):
-            return self._get_graph().detokenize(ids)
-        return _decode(self._join_pieces(ids))
-
-    def stable_prefix(self, ids: Sequence[int]) -> str:
-        """Return the complete words of the decoded text, which later ids cannot change."""
-        return _decode(self._join_pieces(ids).rpartition("_")[0])
-
-    def _join_pieces(self, ids):
-        """Concatenate the subwords of Python ids."""
-        return "".join([self.vocabulary[number] for number in self.checked_ids(ids).tolist()])
+    def _tokenize_text(self, text):
+        words = split_words(as_text(text))
+        return np.fromiter(itertools.chain.from_iterable(map(self._cached_encode_word, words)), np.int32)
 
     def _encode_word(self, word):
         """Return the ids of a word as a tuple, by greedy longest-match-first search."""
@@ -156,33 +121,73 @@ class SubwordTokenizer(Tokenizer):
             start = end
         return tuple(ids)
 
-    def _get_graph(self):
-        if self._graph is None:
-            self._graph = subword_graph.SubwordGraph(self.vocabulary)
-        return self._graph
+    def _detokenize_ids(self, ids):
+        return _decode(self._join_pieces(ids))
+
+    def stable_prefix(self, ids: Sequence[int]) -> str:
+        """Return the complete words of the decoded text, which later ids cannot change."""
+        return _decode(self._join_pieces(self.checked_ids(ids)).rpartition("_")[0])
+
+    def _join_pieces(self, ids):
+        return "".join([self.vocabulary[number] for number in ids.tolist()])
+
+    @functools.cached_property
+    def _graph(self):
+        from tf_sparse_attention.data.tokenizers.subword_graph import SubwordGraph
+
+        return SubwordGraph(self.vocabulary)
+
+    def _tokenize_tensor(self, text):
+        return self._graph.tokenize(text)
+
+    def _detokenize_tensor(self, ids):
+        return self._graph.detokenize(ids)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {"vocabulary": self.vocabulary}
 
 
+def split_words(text: str) -> list[str]:
+    """Split text into words."""
+    words = _WORDS.findall(text)
+    # A single space at either end of the text is a word.
+    return words[:1] + [word for word in words[1:-1] if word != " "] + words[1:][-1:]
+
+
+class Escaping(dict):
+    """Table for `str.translate` that escapes the characters outside an alphabet.
+
+    Args:
+        alphabet: characters that need no escape sequence.
+    """
+
+    def __init__(self, alphabet: Iterable[str]) -> None:
+        super().__init__({ord(character): character for character in alphabet if character != "\n"})
+        self[ord("\\")], self[ord("_")] = "\\\\", "\\u"
+
+    def __missing__(self, code: int) -> str:
+        return f"\\{code};"
+
+
 def _decode(written):
-    """Decode encoded words, each of which ends in "_"."""
-    words = (unescape(word) for word in written.split("_") if word)
-    return join_words(word for word in words if word)
+    """Decode encoded words, each of which ends in "_", and put a space between consecutive alphanumeric words."""
+    pieces, previous = [], False
+    for word in (_ESCAPED.sub(_unescape, word) for word in written.split("_") if word):
+        is_alphanumeric = word[0].isalnum()
+        pieces += [" ", word] if previous and is_alphanumeric else [word]
+        previous = is_alphanumeric
+    return "".join(pieces)
 
 
-class _WordCache(dict):
-    """Ids of words inside a text, computed on first use."""
+def _unescape(match):
+    if match[1] is None:
+        return "_" if match[0] == "\\u" else "\\"
+    code = int(match[1]) if len(match[1]) < 9 else sys.maxunicode + 1
+    # UTF-8 cannot encode a lone surrogate.
+    return chr(code) if code <= sys.maxunicode and not 0xD800 <= code <= 0xDFFF else UNDEFINED
 
-    def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
-        super().__init__({" ": ()})
-        self._encode = encode
 
-    def __missing__(self, word: str) -> Sequence[int]:
-        self[word] = ids = self._encode(word)
-        return ids
-
-    def clear(self):
-        super().clear()
-        self[" "] = ()
+def _strip_quotes(line):
+    in_quotes = len(line) > 1 and line[0] == line[-1] and line[0] in "'\""
+    return line[1:-1] if in_quotes else line

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.subword_rules import ESCAPES, Escaping, split_words
-from tf_sparse_attention.data.tokenizers.subword_tokenizer import RESERVED, SubwordTokenizer
+from tf_sparse_attention.data.tokenizers import subword_tokenizer
+from tf_sparse_attention.data.tokenizers.subword_tokenizer import ESCAPES, Escaping, SubwordTokenizer
 
 MAX_MIN_COUNT = 1000  # upper end of the search for the minimum count of a subword
-RESERVED_WORDS = tuple(subword.removesuffix("_") for subword in RESERVED)
+RESERVED_WORDS = tuple(subword.removesuffix("_") for subword in subword_tokenizer.RESERVED)
 SIZE_TOLERANCE = 0.01  # relative difference to the target size at which the search stops
 
 
@@ -59,7 +59,7 @@ def count_words(documents: Iterable[str | bytes]) -> collections.Counter[str]:
             text = document.decode("utf-8") if isinstance(document, bytes) else document
         except UnicodeDecodeError as error:
             raise ValueError(f"`documents` must be UTF-8. Received: document {number}, where {error}.") from error
-        counts.update(split_words(text))
+        counts.update(subword_tokenizer.split_words(text))
     return counts
 
 

@@ -1,8 +1,10 @@
 """Base class of the tokenizers, and helpers for text and ids as TensorFlow tensors."""
 
+import os
+import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -13,8 +15,9 @@ class Tokenizer:
     """Base class of the tokenizers, which convert text to ids and back.
 
     Id 0 is padding and the start token before the first token of a document; id 1 ends a document. Text never has these
-    ids. Python text is converted to arrays, tensors to tensors. A subclass defines `tokenize`, `detokenize`,
-    `vocabulary_size` and, if its constructor has arguments, `get_config`.
+    ids. Python text is converted to arrays, tensors to tensors. A subclass defines `vocabulary_size`; `tokenize` and
+    `detokenize`, or the methods for Python text and for tensors that they call; and, if its constructor has arguments,
+    `get_config`.
     """
 
     pad_id = 0
@@ -31,11 +34,55 @@ class Tokenizer:
         raise NotImplementedError(f"{type(self).__name__} must define `vocabulary_size`.")
 
     def tokenize(self, text: str | bytes | Tensor) -> Tensor:
-        """Convert text to ids, without special ids."""
+        """Convert text to ids, without special ids.
+
+        Args:
+            text: `str`, `bytes` (UTF-8, except for `ByteTokenizer`), or `tf.string` tensor () or (B,).
+
+        Returns:
+            int32 ids: NumPy array (T,) for Python text, tensor (T,) for a scalar tensor, ragged tensor (B, None) for a
+            tensor (B,). Empty text has no ids.
+
+        Raises:
+            ValueError: If `text` has another type or rank, or is not UTF-8, such as a lone surrogate.
+        """
+        if is_tensor(text):
+            if text.dtype.name != "string" or text.shape.rank not in (0, 1):
+                raise ValueError(f"`text` must be a string tensor of rank 0 or 1. Received: text={text!r}.")
+            return self._tokenize_tensor(text)
+        if not isinstance(text, str | bytes):
+            raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
+        return self._tokenize_text(text)
+
+    def _tokenize_text(self, text: str | bytes) -> np.ndarray:
+        raise NotImplementedError(f"{type(self).__name__} must define `tokenize`.")
+
+    def _tokenize_tensor(self, text: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define `tokenize`.")
 
     def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
-        """Convert ids to text. Special ids are left out."""
+        """Convert ids to text. Special ids are left out.
+
+        Args:
+            ids: sequence or array (T,) of integers, or integer tensor (T,) or (B, T), dense or ragged.
+
+        Returns:
+            `str` for Python ids, `tf.string` tensor () or (B,) for tensors. In tensors, ids outside the vocabulary are
+            left out, because a check would slow down the graph.
+
+        Raises:
+            ValueError: If Python ids are not a flat sequence of integers in the vocabulary.
+        """
+        if not is_tensor(ids):
+            return self._detokenize_ids(self.checked_ids(ids))
+        if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
+            raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")
+        return self._detokenize_tensor(ids)
+
+    def _detokenize_ids(self, ids: np.ndarray) -> str:
+        raise NotImplementedError(f"{type(self).__name__} must define `detokenize`.")
+
+    def _detokenize_tensor(self, ids: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define `detokenize`.")
 
     def detokenize_bytes(self, ids: Sequence[int]) -> bytes:
@@ -79,40 +126,18 @@ class Tokenizer:
 
 
 def as_text(text: str | bytes) -> str:
-    """Convert `str` or UTF-8 `bytes` to `str`.
-
-    Raises:
-        ValueError: If `text` has another type, is not UTF-8, or has a lone surrogate.
-    """
-    if isinstance(text, bytes):
-        try:
-            return text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"`text` must be UTF-8. Received: {len(text)} bytes, where {error}.") from error
-    if not isinstance(text, str):
-        raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
+    """Convert `str` or `bytes` to `str`, or raise a `ValueError` unless UTF-8 can encode it."""
     try:
+        if isinstance(text, bytes):
+            return text.decode("utf-8")
         text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"`text` must be UTF-8. Received: {len(text)} characters, where {error}.") from error
+    except UnicodeError as error:
+        kind = "bytes" if isinstance(text, bytes) else "characters"
+        raise ValueError(f"`text` must be UTF-8. Received: {len(text)} {kind}, where {error}.") from error
     return text
 
 
-def check_string_tensor(text: Tensor) -> None:
-    """Raise a `ValueError` unless a tensor has strings and rank 0 or 1."""
-    import tensorflow as tf
-
-    if text.dtype != tf.string or text.shape.rank not in (0, 1):
-        raise ValueError(f"`text` must be a string tensor of rank 0 or 1. Received: text={text}.")
-
-
-def check_id_tensor(ids: Tensor) -> None:
-    """Raise a `ValueError` unless a tensor has integers and rank 1 or 2."""
-    if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
-        raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")
-
-
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> TypeGuard[Any]:
     """Return whether a value is a TensorFlow tensor, dense or ragged."""
     # If TensorFlow is not imported, the value is not a tensor: Python text does not need the import.
     tf = sys.modules.get("tensorflow")
@@ -135,3 +160,18 @@ def look_up(pieces: list[bytes], ids: Tensor) -> Tensor:
         return tf.gather(tf.constant(pieces), tf.where(inside, values, tf.cast(outside, values.dtype)))
 
     return tf.ragged.map_flat_values(take, ids) if isinstance(ids, tf.RaggedTensor) else take(ids)
+
+
+def read_lines(path: str | os.PathLike) -> list[str]:
+    """Read the lines of a vocabulary file, or raise a `ValueError` if it is missing, empty or not UTF-8."""
+    path = pathlib.Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"`path` must be a vocabulary file. Received: path={path}.")
+    try:
+        content = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"`path` must be a vocabulary file in UTF-8. Received: {path.name}, where {error}.") from error
+    if not content:
+        raise ValueError(f"`path` must be a vocabulary file with one piece per line. Received: empty {path.name}.")
+    # Not `splitlines`: subwords can have other characters that it treats as line breaks.
+    return content.removesuffix("\n").split("\n")
