@@ -10,8 +10,7 @@ from tensorflow_datasets.core import constants
 from tests import remote_paths  # noqa: F401  # registers the schemes
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.data import open_audio, open_images, open_labeled, open_source, open_speech
-from tf_sparse_attention.data.local_paths import local_path
-from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.local_paths import data_folder, local_path
 
 
 @pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.full)])

@@ -13,11 +13,16 @@ from tf_sparse_attention.data.codecs import AudioCodec, ImageCodec
 from tf_sparse_attention.data.sources.audio_source import AudioSource, open_audio
 from tf_sparse_attention.data.sources.image_source import ImageSource, open_images
 from tf_sparse_attention.data.sources.json_lines import JsonLinesReader
-from tf_sparse_attention.data.sources.labeled_source import LabeledSource, open_labeled
 from tf_sparse_attention.data.sources.log_mel import LogMel
-from tf_sparse_attention.data.sources.pair_source import PairSource, open_pairs
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance, open_speech
-from tf_sparse_attention.data.sources.text_source import TextSource, load_documents, open_source
+from tf_sparse_attention.data.sources.text_source import (
+    LabeledSource,
+    PairSource,
+    TextSource,
+    open_labeled,
+    open_pairs,
+    open_source,
+)
 from tf_sparse_attention.data.speech_store import SpeechStore, open_speech_store
 from tf_sparse_attention.data.token_store import TokenStore, open_token_store
 from tf_sparse_attention.data.tokenizers.byte_tokenizer import ByteTokenizer
@@ -59,7 +64,6 @@ __all__ = [
     "evaluation_segments",
     "image_batches",
     "image_evaluation_batches",
-    "load_documents",
     "open_audio",
     "open_images",
     "open_labeled",

@@ -1,4 +1,4 @@
-"""Local copies of remote data, such as gs://bucket/books."""
+"""The folder of data sets, and local copies of remote data, such as gs://bucket/books."""
 
 import json
 import os
@@ -9,6 +9,17 @@ from tf_sparse_attention import remote_files
 from tf_sparse_attention.atomic_files import atomic_file
 
 COPIED = "copied.json"  # file next to the copies: status of each remote file and of its copy
+
+
+def data_folder(data_dir: str | os.PathLike | None = None) -> str:
+    """Return the folder of data sets without importing tensorflow-datasets.
+
+    Args:
+        data_dir: the folder; "~" is the home folder. None: the default of TFDS, the environment variable
+            `TFDS_DATA_DIR` or ~/tensorflow_datasets.
+    """
+    default = os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets"))
+    return os.path.expanduser(default if data_dir is None else data_dir)
 
 
 def local_path(path: Any) -> Any:

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from tests.data.builders import register
-from tf_sparse_attention.data import load_documents, open_source
+from tf_sparse_attention.data import open_source
 from tf_sparse_attention.data.sources import tfds_reader as preparation
 from tf_sparse_attention.data.sources.tfds_reader import find_text_feature
 
@@ -128,7 +128,7 @@ def test_the_error_for_damaged_files_says_what_to_delete(tmp_path):
 
 def test_tiny_shakespeare_is_prepared_offline_from_its_file(shared_data, tmp_path):
     arguments = {"tfds": "tiny_shakespeare", "local_dir": shared_data / "tinyshakespeare", "data_dir": tmp_path}
-    documents = [b"".join(load_documents(split, **arguments)) for split in ("train", "validation", "test")]
+    documents = [b"".join(open_source(**arguments).documents(split)) for split in ("train", "validation", "test")]
     assert [len(document) for document in documents] == [1_003_854, 55_770, 55_770]
     digest = hashlib.sha256(b"".join(documents)).hexdigest()
     assert digest == "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

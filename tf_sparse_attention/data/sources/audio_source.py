@@ -9,8 +9,7 @@ import numpy as np
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.data.codecs import NUM_SPECIAL, AudioCodec
-from tf_sparse_attention.data.local_paths import local_path
-from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.local_paths import data_folder, local_path
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import content_digest, existing_path, file_fingerprint
 from tf_sparse_attention.data.sources.media_files import MediaSource, Recording, decode_wav, mix_down, open_media_files

@@ -10,8 +10,7 @@ import numpy as np
 from tf_sparse_attention import checks
 from tf_sparse_attention.backends import require_tensorflow
 from tf_sparse_attention.data.array_store import ArrayStore, ArrayWriter
-from tf_sparse_attention.data.local_paths import local_path
-from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.local_paths import data_folder, local_path
 from tf_sparse_attention.data.sources.array_file import ArraySpec, read_arrays
 from tf_sparse_attention.data.sources.file_splits import existing_path, file_fingerprint
 from tf_sparse_attention.data.sources.media_files import MediaSource, open_media_files

@@ -25,12 +25,6 @@ from tf_sparse_attention.data.sources.text_files import JSON_LINES
 SPLIT = "split"
 
 
-def check_suffix(path: str | os.PathLike | None) -> None:
-    """Raise a `ValueError` unless a path has a suffix of JSON lines."""
-    if not str(path).endswith(JSON_LINES):
-        raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in JSON_LINES)}. Received: {path}.")
-
-
 class JsonLinesReader:
     """Lines of a file NAME.jsonl or NAME.jsonl.gz, or of all such files in a folder.
 

@@ -7,9 +7,9 @@ import sysconfig
 from collections.abc import Iterator
 from typing import Any
 
-from tf_sparse_attention.data.optional import import_tfds
 from tf_sparse_attention.data.sources.file_splits import fingerprint_files, split_by_hash
 from tf_sparse_attention.data.sources.text_files import list_texts
+from tf_sparse_attention.data.sources.tfds_reader import import_tfds
 
 tfds: Any = import_tfds()
 

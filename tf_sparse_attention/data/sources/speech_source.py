@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.local_paths import local_path
-from tf_sparse_attention.data.optional import data_folder
+from tf_sparse_attention.data.local_paths import data_folder, local_path
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import file_fingerprint
 from tf_sparse_attention.data.sources.log_mel import LogMel

@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.array_store import DamagedDataError, damage_message
-from tf_sparse_attention.data.optional import data_folder, import_tfds
+from tf_sparse_attention.data.local_paths import data_folder
 from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest, fingerprint_files
 from tf_sparse_attention.data.sources.readers import split_error
 from tf_sparse_attention.data.sources.text_files import list_texts
@@ -26,6 +27,18 @@ WARNING_DELAY = 20.0  # seconds
 FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 NETWORK = ("requests", "urllib3", "httpx", "httpcore", "huggingface_hub")  # libraries that TFDS uses
 WITHOUT_TENSORFLOW = "array_record"  # the TFDS format that is written and read without TensorFlow
+
+
+def import_tfds() -> ModuleType:
+    """Import and return `tensorflow_datasets`, or raise an `ImportError` that names the extra to install."""
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ImportError(
+            "Reading TFDS data sets needs tensorflow-datasets. Install it with "
+            f"`pip install 'tf-sparse-attention[train]'`. The import failed with: {error}"
+        ) from error
+    return tensorflow_datasets
 
 
 def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> Any:

@@ -38,7 +38,7 @@ def train_subwords(
 
     Example:
 
-    >>> tokenizer = train_subwords(load_documents("train", path="books"), vocabulary_size=8000)
+    >>> tokenizer = train_subwords(open_source(path="books").documents("train"), vocabulary_size=8000)
     >>> tokenizer.to_file("vocabulary.subwords")
     """
     checks.check_count("vocabulary_size", vocabulary_size)
