@@ -3,12 +3,17 @@
 from tf_sparse_attention.data.array_store import ArrayStore, ArrayWriter, DamagedDataError
 from tf_sparse_attention.data.batches.batches import Batches, Rows
 from tf_sparse_attention.data.batches.images import image_batches, image_evaluation_batches, pack_images
-from tf_sparse_attention.data.batches.labeled import LabeledBuckets
 from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
-from tf_sparse_attention.data.batches.pairs import PairBuckets, pack_pairs, pack_prefixes
-from tf_sparse_attention.data.batches.segments import evaluation_segments, segment_batches
 from tf_sparse_attention.data.batches.speech import FeatureMasks, SpeechBuckets
-from tf_sparse_attention.data.batches.windows import evaluation_batches, pack_masked, pack_windows, training_batches
+from tf_sparse_attention.data.batches.text_buckets import LabeledBuckets, PairBuckets, pack_pairs, pack_prefixes
+from tf_sparse_attention.data.batches.windows import (
+    evaluation_batches,
+    evaluation_segments,
+    pack_masked,
+    pack_windows,
+    segment_batches,
+    training_batches,
+)
 from tf_sparse_attention.data.codecs import AudioCodec, ImageCodec
 from tf_sparse_attention.data.sources.audio_source import AudioSource, open_audio
 from tf_sparse_attention.data.sources.image_source import ImageSource, open_images

@@ -5,7 +5,7 @@ import pytest
 
 from tests.draws import first
 from tf_sparse_attention.data import evaluation_segments, segment_batches
-from tf_sparse_attention.data.batches import segments
+from tf_sparse_attention.data.batches import windows
 
 
 def steps(batches, count, start=0):
@@ -21,7 +21,7 @@ def letters(ids):
 
 
 def test_rows_are_parts_of_the_text_and_continue_in_the_next_batch(make_store, monkeypatch):
-    monkeypatch.setattr(segments, "random_offset", lambda *_: 0)
+    monkeypatch.setattr(windows, "random_offset", lambda *_: 0)
     inputs, targets = steps(segment_batches(make_store([b"abcdefg", b"hijk"]), batch_size=2, sequence_length=3), 2)
     # abcdefg.hijk. has 13 tokens: rows of 6, each of two segments.
     assert [letters(row) for row in targets] == ["abcdef", "g.hijk"]
@@ -38,7 +38,7 @@ def test_an_epoch_reads_every_row_from_start_to_end(random_store, batch_size, le
         stretch = store.num_tokens // batch_size
         stream = np.concatenate([store.tokens, store.tokens])
         for row in range(batch_size):
-            start = segments.random_offset(store, 3, epoch) + row * stretch
+            start = windows.random_offset(store, 3, epoch) + row * stretch
             np.testing.assert_array_equal(targets[row], stream[start : start + targets.shape[1]])
         # What is read before a token is the token before it, or the start where a document begins.
         same = inputs["segment_ids"][:, 1:] == inputs["segment_ids"][:, :-1]

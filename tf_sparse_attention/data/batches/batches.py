@@ -1,5 +1,6 @@
 """Numbered batches and the Grain data sets that deliver them, and checks of the ids of a `tf.data.Dataset`."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ class Rows(NamedTuple):
     length: int = 0
 
 
+@dataclasses.dataclass(eq=False)
 class Batches:
     """Numbered batches, each a pure function of its number.
 
@@ -46,20 +48,18 @@ class Batches:
     >>> model.fit(batches.dataset(start=300), steps_per_epoch=100, shuffle=False)
     """
 
-    def __init__(
-        self,
-        plan: Callable[[int], Rows],
-        read: Callable[[Rows], Any],
-        num_batches: int | None = None,
-        steps_per_epoch: int | None = None,
-        has_fixed_shapes: bool = True,
-    ) -> None:
-        self._plan, self._read = plan, read
-        self.num_batches, self.has_fixed_shapes = num_batches, has_fixed_shapes
-        self.steps_per_epoch = num_batches if steps_per_epoch is None else steps_per_epoch
+    plan: Callable[[int], Rows]
+    read: Callable[[Rows], Any]
+    num_batches: int | None = None
+    steps_per_epoch: int | None = None
+    has_fixed_shapes: bool = True
+
+    def __post_init__(self) -> None:
+        if self.steps_per_epoch is None:
+            self.steps_per_epoch = self.num_batches
 
     def __getitem__(self, number: int) -> Any:
-        return self._read(self._plan(number))
+        return self.read(self.plan(number))
 
     def shard(self, index: int, count: int) -> "Batches":
         """Return a shard: process `index` of `count` gets an equal part of the rows of each batch.
@@ -70,29 +70,23 @@ class Batches:
         check_count("count", count)
         if not 0 <= index < count:
             raise ValueError(f"`index` must be in [0, count). Received: index={index}, count={count}.")
-        num_rows = len(self._plan(0).items)
+        num_rows = len(self.plan(0).items)
         if num_rows % count:
             raise ValueError(
                 f"`count` must divide the rows of a batch. Received: count={count}, batches of {num_rows} rows."
             )
 
         def plan(number):
-            rows = self._plan(number)
+            rows = self.plan(number)
             size = len(rows.items) // count
             part = rows.items[index * size : (index + 1) * size]
             return rows._replace(items=part, first=rows.first + index * size)
 
-        return Batches(plan, self._read, self.num_batches, self.steps_per_epoch, self.has_fixed_shapes)
+        return dataclasses.replace(self, plan=plan)
 
     def map(self, function: Callable[..., Any]) -> "Batches":
         """Apply `function(inputs, targets, weights)` to each batch."""
-        return Batches(
-            self._plan,
-            lambda rows: function(*self._read(rows)),
-            self.num_batches,
-            self.steps_per_epoch,
-            self.has_fixed_shapes,
-        )
+        return dataclasses.replace(self, read=lambda rows: function(*self.read(rows)))
 
     def dataset(self, start: int = 0, stop: int | None = None) -> Any:
         """Return the batches in order as a data set for `fit`, `evaluate` and `predict`.
@@ -143,6 +137,16 @@ class Batches:
 
     def _stop(self, stop):
         return min(ENDLESS if limit is None else limit for limit in (stop, self.num_batches))
+
+
+def consecutive_rows(batch_size: int, count: int | None = None) -> Callable[[int], Rows]:
+    """Return the plan of batches of consecutive items. Rows are empty from item `count` on."""
+
+    def plan(number):
+        items = number * batch_size + np.arange(batch_size, dtype="int64")
+        return Rows(number, items if count is None else np.where(items < count, items, -1))
+
+    return plan
 
 
 OUT_OF_RANGE = "token ids from 0 to"  # part of the error message

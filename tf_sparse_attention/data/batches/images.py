@@ -3,7 +3,7 @@
 import numpy as np
 
 from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
-from tf_sparse_attention.data.batches.batches import Batches, Rows
+from tf_sparse_attention.data.batches.batches import Batches, consecutive_rows
 from tf_sparse_attention.data.batches.random_order import shuffled_index
 from tf_sparse_attention.data.codecs import ImageCodec
 
@@ -41,9 +41,6 @@ def image_batches(
     _check_images(images, codec)
     check_seed(seed)
 
-    def plan(step):
-        return Rows(step, step * batch_size + np.arange(batch_size, dtype="int64"))
-
     def read(rows):
         epoch, position = np.divmod(rows.items, len(images))
         chosen = images[shuffled_index(position, seed, epoch, len(images))]
@@ -53,7 +50,7 @@ def image_batches(
             chosen = np.where(np.array(draws)[:, None, None, None] < 0.5, chosen[:, :, ::-1], chosen)
         return pack_images(codec.encode(chosen))
 
-    return Batches(plan, read, steps_per_epoch=-(-len(images) // batch_size))
+    return Batches(consecutive_rows(batch_size), read, steps_per_epoch=-(-len(images) // batch_size))
 
 
 def image_evaluation_batches(
@@ -79,17 +76,13 @@ def image_evaluation_batches(
     _check_images(images, codec)
     count = len(images) if max_images is None else min(len(images), max_images)
 
-    def plan(number):
-        numbers = number * batch_size + np.arange(batch_size, dtype="int64")
-        return Rows(number, np.where(numbers < count, numbers, -1))
-
     def read(rows):
         exists = rows.items >= 0
         ids = np.zeros((len(rows.items), codec.length), np.int32)
         ids[exists] = codec.encode(images[rows.items[exists] * len(images) // count])
         return pack_images(ids)
 
-    return Batches(plan, read, -(-count // batch_size))
+    return Batches(consecutive_rows(batch_size, count), read, -(-count // batch_size))
 
 
 def pack_images(ids: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:

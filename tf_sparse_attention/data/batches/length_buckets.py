@@ -99,19 +99,16 @@ class LengthBuckets:
 
     read: Callable[..., Any]  # arguments: `Rows` and options of a subclass
 
-    def training_batches(self, seed: int = 0) -> Batches:
+    def training_batches(self, seed: int = 0, **options: Any) -> Batches:
         """Return infinite batches in random order. An epoch contains each sequence once.
 
         Args:
             seed: integer in [0, 2**63). Default 0.
+            **options: arguments of `read`.
 
         Raises:
             ValueError: If the seed is out of range.
         """
-        return self._shuffled_batches(seed)
-
-    def _shuffled_batches(self, seed, **options):
-        """Return `training_batches` with these arguments of `read`."""
         check_seed(seed)
 
         @functools.lru_cache(maxsize=2)

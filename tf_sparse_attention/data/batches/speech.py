@@ -151,7 +151,9 @@ class SpeechBuckets(LengthBuckets):
             features[row, : len(frames)], mask[row, : len(frames)], labels[row, : len(ids)] = frames, True, ids
         return {"features": features, "padding_mask": mask}, labels, (rows.items >= 0).astype("float32")
 
-    def training_batches(self, seed: int = 0, masks: FeatureMasks | None = None) -> Batches:
+    def training_batches(  # type: ignore[override]  # `masks` is the only option
+        self, seed: int = 0, masks: FeatureMasks | None = None
+    ) -> Batches:
         """Return infinite batches in random order; see `LengthBuckets.training_batches`.
 
         Args:
@@ -163,7 +165,7 @@ class SpeechBuckets(LengthBuckets):
         """
         if masks is not None:
             masks.check()
-        return self._shuffled_batches(seed, masks=masks, mask_seed=seed)
+        return super().training_batches(seed, masks=masks, mask_seed=seed)
 
 
 def _is_missing(store):

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.batches.labeled import pack_texts
+from tf_sparse_attention.data.batches.text_buckets import pack_texts
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, SequenceClassifier
 from tf_sparse_attention.models.rebuilding import rebuilt_backbone
 from tf_sparse_attention.trainers.configs import base
