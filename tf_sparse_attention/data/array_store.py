@@ -119,11 +119,7 @@ class ArrayStore:
 
 
 class ArrayWriter:
-    """Context manager that writes the arrays of a store piece by piece.
-
-    Args:
-        folder: an empty folder.
-    """
+    """Context manager that writes the arrays of a store into an empty folder, piece by piece."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder

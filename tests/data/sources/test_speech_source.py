@@ -201,7 +201,7 @@ def test_invalid_arguments_are_errors(tmp_path, subtests):
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             open_speech(**options)
-    with pytest.raises(ValueError, match=r"16 bits.*a sample of \d{9} in train\[0\]"):
+    with pytest.raises(ValueError, match=r"16 bits.*a sample of \d{9} in recording 0 of train"):
         list(open_speech(tfds="loud", data_dir=tmp_path, sample_rate=RATE).utterances("train"))
     with pytest.raises(ValueError, match="`lowest` and `highest`"):
         LogMel(RATE, highest=5000)

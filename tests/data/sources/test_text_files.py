@@ -83,7 +83,15 @@ def test_paths_without_text_are_errors(tmp_path, subtests):
 def library(tmp_path, monkeypatch):
     """A small standard library instead of the interpreter's."""
     folder = tmp_path / "library"
-    for name in ("a.py", "json/b.py", "test/c.py", "unittest/test/d.py", "site-packages/e.py", "_sysconfigdata_x.py"):
+    for name in (
+        "a.py",
+        "b.py",
+        "json/b.py",
+        "test/c.py",
+        "unittest/test/d.py",
+        "site-packages/e.py",
+        "_sysconfigdata_x.py",
+    ):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# {name}\n")
@@ -95,9 +103,9 @@ def library(tmp_path, monkeypatch):
 
 def test_library_files_in_utf8_are_the_documents(library, tmp_path):
     names = {path.relative_to(library).as_posix() for path in library_files(library)}
-    assert names == {"a.py", "json/b.py", "latin.py"}
+    assert names == {"a.py", "b.py", "json/b.py", "latin.py"}
     source = open_source(data_dir=tmp_path)
-    assert sum(len(list(source.documents(split))) for split in source.splits) == 2
+    assert sum(len(list(source.documents(split))) for split in source.splits) == 3
 
 
 def test_the_configuration_names_interpreter_and_content(library, tmp_path, monkeypatch):

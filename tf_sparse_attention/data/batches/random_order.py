@@ -12,14 +12,8 @@ NUM_ROUNDS = 6
 def random_order(seed: int, epoch: int, stream: int, count: int) -> np.ndarray:
     """Return a random permutation of `count` numbers, int64 (count,), the same on every machine.
 
-    Orders of different seeds, epochs or streams are independent. Orders use raw bits of NumPy's Philox generator
-    (Salmon et al. 2011), which NumPy promises never to change, unlike `Generator.permutation`.
-
-    Args:
-        seed: integer in [0, 2**63).
-        epoch: integer in [0, 2**63).
-        stream: number that selects one of several orders for the same seed and epoch.
-        count: length of the permutation.
+    Orders of different seeds, epochs (integers in [0, 2**63)) or streams are independent. Orders use raw bits of
+    NumPy's Philox generator (Salmon et al. 2011), which NumPy promises never to change, unlike `Generator.permutation`.
     """
     return np.argsort(_random_bits(seed, epoch, stream, count), kind="stable")
 

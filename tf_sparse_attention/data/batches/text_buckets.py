@@ -79,10 +79,7 @@ class LabeledBuckets(LengthBuckets):
 def pack_texts(documents: Sequence[np.ndarray], length: int, num_rows: int | None = None) -> dict[str, np.ndarray]:
     """Return the inputs of a `tsa.models.SequenceClassifier`, "token_ids" int32 and "padding_mask" bool (B, T).
 
-    Args:
-        documents: ids of each document with its end id. Id 0 is prepended to each document.
-        length: T, the maximum row length; longer rows are truncated.
-        num_rows: B; rows without a document have only id 0. Default: None, the number of documents.
+    A row has id 0 and a document with its end id, truncated to `length`. Rows without a document have only id 0.
     """
     num_rows = len(documents) if num_rows is None else num_rows
     ids, mask = np.zeros((num_rows, length), np.int32), np.zeros((num_rows, length), bool)

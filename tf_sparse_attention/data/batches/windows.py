@@ -88,10 +88,7 @@ def evaluation_batches(
     sequence_length / (sequence_length - overlap).
 
     Args:
-        store: `TokenStore`.
-        batch_size: windows per batch, over all replicas.
-        sequence_length: tokens per window.
-        use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
+        store, batch_size, sequence_length, use_packing: see `training_batches`.
         max_windows: maximum number of windows to score, evenly spread over the stream. Default: None, all.
         mask_rate: fraction of the tokens that is masked and scored, the same tokens each time, see `pack_masked`.
             Default 0: all tokens are scored.
@@ -151,17 +148,10 @@ def random_offset(store: TokenStore, seed: int, epoch: int) -> int:
 
 
 def read_windows(tokens: np.ndarray, starts: Sequence[int] | np.ndarray, length: int, wrap: bool = False) -> np.ndarray:
-    """Read windows of consecutive tokens.
+    """Read windows of consecutive tokens (num_tokens,) from the positions `starts` (B,), int32 (B, length).
 
-    Args:
-        tokens: array (num_tokens,) of ids, a memory map.
-        starts: integers (B,), position of the first token of each window. A window that starts beyond the end is empty.
-        length: tokens per window.
-        wrap: whether windows continue at position 0 after the end of the stream, up to their start. The rest of a
-            window is padded with 0 on the right.
-
-    Returns:
-        int32 array (B, length).
+    With `wrap`, windows continue at position 0 after the end of the stream, up to their start. The rest of a window,
+    or all of a window that starts beyond the end, is padded with 0 on the right.
     """
     windows = np.zeros((len(starts), length), np.int32)
     for window, start in zip(windows, starts, strict=True):
@@ -217,17 +207,7 @@ def pack_windows(
 
 
 def masked_positions(numbers: Sequence[int] | np.ndarray, length: int, rate: float, seed: int = 0) -> np.ndarray:
-    """Choose masked positions as a pure function of the seed and the number of each window.
-
-    Args:
-        numbers: integers (B,), numbers of the windows.
-        length: tokens per window.
-        rate: fraction of masked positions.
-        seed: integer in [0, 2**63). Default 0.
-
-    Returns:
-        Bool array (B, length).
-    """
+    """Choose masked positions, bool (B, length), as a pure function of the seed and the number of each window."""
     # One generator per window, so that the result does not depend on the batch size or the process.
     draws = [np.random.Generator(np.random.Philox(key=[seed, int(number)])).random(length) for number in numbers]
     return np.array(draws).reshape(len(numbers), length) < rate
@@ -243,10 +223,8 @@ def pack_masked(
     Note: differs in that every masked token becomes id 0; BERT keeps or replaces one in five.
 
     Args:
-        tokens: int32 (B, T), ids of documents that each end with `end_id`; 0 is padding on the right.
+        tokens, end_id, use_packing: see `pack_windows`.
         is_masked: bool (B, T).
-        end_id: the id that ends a document. Default 1.
-        use_packing: whether documents are separate sequences, see `pack_windows`. Default True.
 
     Returns:
         `(inputs, targets, weights)`; the inputs always have a "padding_mask".
@@ -360,15 +338,9 @@ def read_segments(
     use_packing: bool = True,
     stop: np.ndarray | None = None,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Read segments of consecutive tokens, see `segment_batches`.
+    """Read segments from the positions `starts` (B,), which wrap around the end of the stream; see `segment_batches`.
 
-    Args:
-        store: `TokenStore`.
-        starts: int (B,), position of the first token of each segment; positions wrap around the end.
-        length: tokens per segment.
-        epoch: epoch number, which changes the document ids.
-        use_packing: whether documents have different ids and so do not attend to each other.
-        stop: int (B,), position after the last token of each row, from which on all outputs are 0. Default: no end.
+    The epoch changes the document ids. All outputs are 0 from the positions `stop` (B,) on.
     """
     positions = np.asarray(starts)[:, None] + np.arange(-1, length)  # the first input is the token before the segment
     rounds, inside = np.divmod(positions, store.num_tokens)

@@ -51,7 +51,7 @@ class ArraySpec(NamedTuple):
 def read_arrays(
     path: str | os.PathLike, specs: Mapping[str, ArraySpec], argument: str = "path"
 ) -> dict[str, np.ndarray]:
-    """Read arrays from a file NAME.npz by name.
+    """Read arrays from a file NAME.npz.
 
     Args:
         path: the file.
@@ -92,18 +92,11 @@ def checked_offsets(
     argument: str = "path",
     num_parts: int | None = None,
 ) -> np.ndarray:
-    """Check and return the offsets of a file, int64 (N + 1,). Part n is `array[offsets[n] : offsets[n + 1]]`.
-
-    Args:
-        arrays: arrays of the file, see `read_arrays`.
-        name: name of the offsets, integers (N + 1,).
-        values: name of the array that the offsets divide into parts.
-        path: the file, for errors.
-        argument: name of `path` in errors. Default: "path".
-        num_parts: N. Default: None, any positive number.
+    """Return the offsets `name` of a file, int64 (N + 1,). Part n is `arrays[values][offsets[n] : offsets[n + 1]]`.
 
     Raises:
-        ValueError: If there are no parts, or the offsets decrease, or do not cover 0 to the length of the array.
+        ValueError: If N is not `num_parts` or positive, or the offsets decrease, or do not cover 0 to the length of the
+            array `values`.
     """
     length, offsets = len(arrays[values]), arrays[name].astype("int64")  # differences of unsigned integers wrap around
     is_wrong_number = len(offsets) < 2 or num_parts not in (None, len(offsets) - 1)

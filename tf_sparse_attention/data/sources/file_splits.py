@@ -110,25 +110,22 @@ def file_fingerprint(path: pathlib.Path) -> str:
 def scan_file(path: pathlib.Path) -> Scan:
     """Hash a file and check its UTF-8, in blocks."""
     digest, decoder = hashlib.blake2b(digest_size=16), codecs.getincrementaldecoder("utf-8")()
-    size, is_blank, invalid = 0, True, None
+    size = begin = 0  # `begin`: position of the first byte that is not decoded, because its character is incomplete
+    is_blank, invalid = True, None
     with open_content(path) as file:
         while block := file.read(BLOCK):
             digest.update(block)
             is_blank = is_blank and not block.strip()
-            invalid = _invalid_byte(decoder, block, size) if invalid is None else invalid
             size += len(block)
-    invalid = _invalid_byte(decoder, b"", size) if invalid is None else invalid
+            if invalid is None:
+                try:
+                    decoder.decode(block)
+                except UnicodeDecodeError as error:
+                    invalid = begin + error.start
+                begin = size - len(decoder.getstate()[0])
+    if invalid is None and begin < size:
+        invalid = begin
     return Scan(digest.hexdigest(), size, is_blank, invalid)
-
-
-def _invalid_byte(decoder, block, position):
-    """Decode a block (empty at the end) and return the position of its first invalid byte, or None."""
-    begin = position - len(decoder.getstate()[0])
-    try:
-        decoder.decode(block, final=not block)
-    except UnicodeDecodeError as error:
-        return begin + error.start
-    return None
 
 
 def fingerprint_files(files: Mapping[str, Sequence[DataFile]], further: Iterable[str] = ()) -> str:
@@ -148,11 +145,6 @@ def assign_split(digest: str) -> str:
 
 def _percent(digest):
     return int(digest[:16], 16) % 100
-
-
-def split_by_hash(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
-    """Return the files of each split by `assign_split`; splits can be empty."""
-    return {split: [file for file in files if assign_split(file.digest) == split] for split in SPLITS}
 
 
 def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
@@ -186,18 +178,15 @@ def nonempty_splits(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
 def list_files(
     folder: pathlib.Path, find: Callable[[pathlib.Path], Iterable[pathlib.Path]], others: str, kind: str
 ) -> dict[str, list[pathlib.Path]]:
-    """List the files of a folder by split, and warn about files that are left out.
+    """List the sorted files of a folder by split, and warn about files that are left out, unless they are hidden.
 
-    Subfolders train, validation and test are the splits. Hidden files are left out without a warning.
+    Subfolders train, validation and test are the splits. Without them, the only key of the result is "".
 
     Args:
         folder: the folder.
         find: function that returns the files of the data set in a folder.
         others: glob pattern of files to warn about if `find` does not return them.
         kind: description of the files of the data set, for warnings.
-
-    Returns:
-        The sorted files by split. The only key is "" if the folder has no subfolders for splits.
     """
     parts = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
     files = {split: set(find(part)) for split, part in (parts or {"": folder}).items()}

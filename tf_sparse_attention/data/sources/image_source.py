@@ -178,11 +178,7 @@ def open_images(
 
 
 def decode_image(content: bytes) -> np.ndarray | str:
-    """Decode a PNG or JPEG file to uint8 (H, W, C), or return the reason for a failure.
-
-    Raises:
-        ImportError: If TensorFlow is not installed.
-    """
+    """Decode a PNG or JPEG file to uint8 (H, W, C), or return the reason for a failure."""
     require_tensorflow("Decoding PNG and JPEG files")
     import tensorflow as tf
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from tf_sparse_attention.data.sources.file_splits import (
@@ -62,7 +61,10 @@ class JsonLinesReader:
     def __init__(self, path: str | os.PathLike, fields: Sequence[str]) -> None:
         self._path = existing_path(path, "file of JSON lines, or a folder of them")
         self._fields, self._names = tuple(fields), _field_names(fields)
-        self._files = {"": [self._path]} if self._path.is_file() else _list_json_lines(self._path)
+        self._files = {"": [self._path]}
+        if self._path.is_dir():
+            splits = list_files(self._path, _find_json_lines, "**/*", " or ".join(JSON_LINES))
+            self._files = {split: files for split, files in splits.items() if files}
         self._digests = {file: file_fingerprint(file) for members in self._files.values() for file in members}
         if not self._digests:
             raise ValueError(f"`path` must hold files {' or '.join(JSON_LINES)}. Received: path={path}.")
@@ -180,12 +182,8 @@ class JsonLinesReader:
         return line[SPLIT] if has_split else assign_split(content_digest("\0".join(example.values()).encode()))
 
 
-def _list_json_lines(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-    def find(part: pathlib.Path) -> list[pathlib.Path]:
-        return [path for end in JSON_LINES for path in part.rglob(f"*{end}")]
-
-    splits = list_files(folder, find, "**/*", " or ".join(JSON_LINES))
-    return {split: files for split, files in splits.items() if files}
+def _find_json_lines(folder):
+    return [path for end in JSON_LINES for path in folder.rglob(f"*{end}")]
 
 
 def _parse(text, file, number):

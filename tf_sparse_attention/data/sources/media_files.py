@@ -22,21 +22,12 @@ from tf_sparse_attention.data.sources.readers import ListReader, Reader
 
 
 class MediaSource:
-    """Base class of `ImageSource` and `AudioSource`: decodes and checks the examples of a reader.
+    """Base class of sources of images, audio and speech: decodes and checks the examples of a reader.
 
-    Args:
-        reader: the `Reader` of the data set.
-        decode: function from an example to an item, or to a string with the reason why it cannot be read.
-        data_dir: folder for prepared data.
-
-    Attributes:
-        name: name of the data set.
-        fingerprint: string that identifies the content.
-        data_dir: as above.
-        item: name of an item in errors, such as "image".
+    `decode` converts an example to an item, or to a string with the reason why it cannot be read.
     """
 
-    item = ""
+    item = ""  # name of an item in errors, such as "image"
 
     def __init__(self, reader: Reader, decode: Callable[[dict[str, Any]], Any], data_dir: str) -> None:
         self._reader, self._decode, self.data_dir = reader, decode, data_dir
@@ -50,7 +41,8 @@ class MediaSource:
     def _decoded(self, split):
         """Yield (name, item) for each example, or (name, reason) if it cannot be read."""
         for number, example in enumerate(self._reader.examples(split)):
-            yield example.get("name", f"{self.item} {number} of {split} of {self.name}"), self._decode(example)
+            name = example.get("name", f"{self.item} {number} of {split} of {self.name}")
+            yield name, self._decode({**example, "name": name})
 
     def _first(self) -> Any:
         """Return the first item."""
@@ -83,22 +75,10 @@ class MediaSource:
 def open_media_files(
     path: pathlib.Path, suffixes: Sequence[str], items: str, has_transcripts: bool = False
 ) -> ListReader:
-    """Open the files with given suffixes in a folder and its subfolders.
+    """Open the files with given suffixes (lower case) in a folder and its subfolders.
 
-    An example is {"name": name of the file, "content": bytes}. Subfolders named train, validation or test are the
-    splits. Otherwise files are split by the hash of their content (about 90/5/5, no split is empty, equal files are in
-    one split); see `file_splits.nonempty_splits`. Examples are sorted by name. Hidden files are left out. Warnings
-    report other files that are left out, and missing folders of splits.
-
-    Args:
-        path: the folder.
-        suffixes: suffixes of the files, in lower case.
-        items: name of the items in errors, such as "images".
-        has_transcripts: whether each NAME.wav has a transcript NAME.txt, UTF-8, which is "text" of an example.
-
-    Raises:
-        ValueError: If the folder has no such files, fewer than 3 different files to split, or a transcript is missing.
-            While files are read: if a file changed, or a transcript is not UTF-8.
+    An example is {"name": name of the file, "content": bytes}, and "text", the content of NAME.txt, if files have
+    transcripts. Splits are as in `list_files`, or else as in `nonempty_splits`. Examples are sorted by name.
     """
 
     def find(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -107,36 +87,29 @@ def open_media_files(
 
     kinds = ", ".join(suffixes)
     listed = list_files(path, find, "**/*", f"{kinds} with a transcript" if has_transcripts else kinds)
-    files = {
-        split: [_data_file(path, file) for file in paths if file.suffix.lower() in suffixes]
-        for split, paths in listed.items()
-    }
+    files: dict[str, list[DataFile]] = {}
+    for split, paths in listed.items():
+        media = [file for file in paths if file.suffix.lower() in suffixes]
+        files[split] = [DataFile(file.relative_to(path).as_posix(), file, scan_file(file).digest) for file in media]
     if not any(files.values()):
         raise ValueError(f"`path` must hold files {kinds}. Received: path={path}, without any.")
     if "" in files:
-        files = _split(files[""], path, items)
-    transcripts = [scan_file(_transcript(file)).digest for split in files.values() for file in split if has_transcripts]
+        different = len({file.digest for file in files[""]})
+        if different < len(SPLITS):
+            raise ValueError(
+                f"`path` must hold 3 or more different {items}, or folders named {', '.join(SPLITS)}. "
+                f"Received: path={path} with {different}."
+            )
+        files = nonempty_splits(files[""])
+    transcripts = [_transcript(file) for split in files.values() for file in split if has_transcripts]
+    digests = [scan_file(transcript).digest for transcript in transcripts]
     name = readable_name(path, "media")
 
     def read(file: DataFile) -> dict[str, str | bytes]:
-        text = {"text": _read_transcript(file)} if has_transcripts else {}
-        return {"name": file.name, "content": file.read(), **text}
+        example: dict[str, str | bytes] = {"name": file.name, "content": file.read()}
+        return {**example, "text": _read_transcript(file)} if has_transcripts else example
 
-    return ListReader(name, f"media_folder/{name}_{fingerprint_files(files, transcripts)}", files, read)
-
-
-def _data_file(folder, file):
-    return DataFile(file.relative_to(folder).as_posix(), file, scan_file(file).digest)
-
-
-def _split(files: Sequence[DataFile], path: str | os.PathLike, items: str) -> dict[str, list[DataFile]]:
-    different = len({file.digest for file in files})
-    if different < len(SPLITS):
-        raise ValueError(
-            f"`path` must hold 3 or more different {items}, or folders named {', '.join(SPLITS)}. "
-            f"Received: path={path} with {different}."
-        )
-    return nonempty_splits(files)
+    return ListReader(name, f"media_folder/{name}_{fingerprint_files(files, digests)}", files, read)
 
 
 def _transcript(file):
@@ -189,12 +162,7 @@ def mix_down(samples: np.ndarray) -> np.ndarray:
 
 
 def decode_mono(content: bytes, name: str | os.PathLike, sample_rate: int) -> np.ndarray:
-    """Decode a WAV file of one channel and `sample_rate` to float32 (N,) in [-1, 1).
-
-    Raises:
-        ValueError: If the file cannot be read, or has another rate, several channels or no samples. The message has the
-            `name`.
-    """
+    """Decode a WAV file of one channel and `sample_rate` to float32 (N,) in [-1, 1), or raise a `ValueError`."""
     recording = decode_wav(content)
     if isinstance(recording, str):
         raise ValueError(f"`path` must hold WAV files of 16 bits. Received: {name}, {recording}.")

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from typing import Any
 
-from tf_sparse_attention.data.sources.file_splits import fingerprint_files, split_by_hash
+from tf_sparse_attention.data.sources.file_splits import fingerprint_files, nonempty_splits
 from tf_sparse_attention.data.sources.text_files import list_texts
 from tf_sparse_attention.data.sources.tfds_reader import import_tfds
 
@@ -82,8 +82,7 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         del dl_manager  # Nothing is downloaded.
-        # TFDS cannot write empty splits, which occur only for a library of a few files.
-        return {split: self._generate_examples(files) for split, files in split_by_hash(self._files).items() if files}
+        return {split: self._generate_examples(files) for split, files in nonempty_splits(self._files).items()}
 
     def _generate_examples(self, files):
         for file in files:

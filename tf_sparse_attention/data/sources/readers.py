@@ -37,13 +37,9 @@ class Reader(Protocol):
 
 
 class ListReader:
-    """Reader of listed items, such as files or array indices. Items are read on use.
+    """Reader of listed items, such as files or array indices, which `read` converts to examples on use.
 
-    Args:
-        name: name for logs and files.
-        fingerprint: string that changes with the content.
-        items: the items of each split, in a list or an array. Splits without items are left out.
-        read: function that returns the example of an item.
+    `items` has a list or array of items per split. Splits without items are left out.
     """
 
     def __init__(
@@ -95,13 +91,7 @@ class Part(NamedTuple):
 
 
 def parse_split(split: str, name: str, known: Sequence[str]) -> list[Part]:
-    """Parse a split such as "train", "train[:90%]" or "train+test[-100:]", or raise a `ValueError`.
-
-    Args:
-        split: the split.
-        name: name of the data set, for the error.
-        known: names of the splits of the data set.
-    """
+    """Parse a split such as "train", "train[:90%]" or "train+test[-100:]", or raise a `ValueError`."""
     matches = [_PART.fullmatch(term) for term in re.split(r"\s*\+\s*", split)]
     parts = [Part(*match.groups()) for match in matches if match and match[1] in known]
     if len(parts) < len(matches):

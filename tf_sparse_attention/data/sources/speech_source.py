@@ -12,7 +12,7 @@ from tf_sparse_attention.data.local_paths import data_folder, local_path
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import file_fingerprint
 from tf_sparse_attention.data.sources.log_mel import LogMel
-from tf_sparse_attention.data.sources.media_files import decode_mono, open_media_files
+from tf_sparse_attention.data.sources.media_files import MediaSource, decode_mono, open_media_files
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, find_text_feature, open_tfds
 
@@ -42,12 +42,12 @@ class Utterance(NamedTuple):
     transcript: list[str]
 
 
-class SpeechSource:
+class SpeechSource(MediaSource):
     """Recordings of a data set of speech with transcripts. Made by `open_speech`.
 
     Args:
         reader: `Reader` of the data set.
-        decode: function from an example and its name to features, float32 (T, F), and labels.
+        decode: function from an example to features, float32 (T, F), and labels.
         data_dir: folder for prepared features.
         num_features: F, features per frame.
         unit: unit of the labels, "phone" or "character".
@@ -60,25 +60,21 @@ class SpeechSource:
         data_dir, num_features, unit, description, labels: as above.
     """
 
+    item = "recording"
+
     def __init__(
         self,
         reader: Reader,
-        decode: Callable[[dict[str, Any], str], tuple[np.ndarray, list[str]]],
+        decode: Callable[[dict[str, Any]], tuple[np.ndarray, list[str]]],
         data_dir: str,
         num_features: int,
         unit: str,
         description: dict[str, Any],
         labels: Sequence[str] | None = None,
     ) -> None:
-        self._reader, self._decode, self.data_dir = reader, decode, data_dir
-        self.name, self.fingerprint = reader.name, reader.fingerprint
+        super().__init__(reader, decode, data_dir)
         self.num_features, self.unit, self.description = num_features, unit, description
         self.labels = None if labels is None else tuple(labels)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
-        return self._reader.splits
 
     def utterances(self, split: str) -> Iterator[Utterance]:
         """Iterate over the recordings of a split, always in the same order.
@@ -89,9 +85,7 @@ class SpeechSource:
         Raises:
             ValueError: If the split does not exist, or a recording cannot be read.
         """
-        for number, example in enumerate(self._reader.examples(split)):
-            name = example.get("name", f"{split}[{number}]")
-            yield Utterance(name, *self._decode(example, name))
+        return (Utterance(name, *decoded) for name, decoded in self._decoded(split))
 
 
 def open_speech(
@@ -151,8 +145,8 @@ def open_speech(
 def _open_wav_files(path, log_mel, data_dir):
     reader = open_media_files(path, (".wav",), "WAV files", has_transcripts=True)
 
-    def decode(example, name):
-        samples = decode_mono(example["content"], path / name, log_mel.sample_rate)
+    def decode(example):
+        samples = decode_mono(example["content"], path / example["name"], log_mel.sample_rate)
         return np.asarray(log_mel(samples)), _characters(example["text"])
 
     return SpeechSource(reader, decode, data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
@@ -178,12 +172,12 @@ def _open_tfds(name, log_mel, **options):
             f"Received: sample_rate={log_mel.sample_rate}."
         )
 
-    def decode(example, example_name):
+    def decode(example):
         samples = np.asarray(example[audio], "float32") / 32768
         loudest = np.abs(samples).max(initial=0)
         if loudest > 1 or not len(samples):
             problem = f"a sample of {round(float(loudest) * 32768)}" if len(samples) else "no samples"
-            raise ValueError(f"`tfds` must have samples of 16 bits. Received: {problem} in {example_name}.")
+            raise ValueError(f"`tfds` must have samples of 16 bits. Received: {problem} in {example['name']}.")
         return np.asarray(log_mel(samples)), _characters(example[text].decode("utf-8", errors="replace"))
 
     return SpeechSource(reader, decode, reader.data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
@@ -212,16 +206,14 @@ def _open_features(path, data_dir):
 
     items = {split: np.flatnonzero(arrays["split"] == split) for split in dict.fromkeys(arrays["split"].tolist())}
     reader = ListReader(path.stem, f"{path.stem}#{file_fingerprint(path)}", items, read)
-    description = {"features": "of the file"}
-    num_features = arrays["features"].shape[1]
     return SpeechSource(
         reader,
-        lambda example, name: (example["features"], example["labels"]),
+        lambda example: (example["features"], example["labels"]),
         data_dir,
-        num_features,
-        PHONE,
-        description,
-        vocabulary,
+        num_features=arrays["features"].shape[1],
+        unit=PHONE,
+        description={"features": "of the file"},
+        labels=vocabulary,
     )
 
 

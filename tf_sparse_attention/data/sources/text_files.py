@@ -71,12 +71,7 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
 
 
 def list_texts(folder: pathlib.Path, paths: Iterable[pathlib.Path], skip_invalid: bool = False) -> list[DataFile]:
-    """List the files with text, sorted by name. Empty and blank files are left out.
-
-    Args:
-        folder: base folder of the names.
-        paths: files in `folder`.
-        skip_invalid: whether to leave out files that are not UTF-8. Default False: they are an error.
+    """List the files with text in a folder, sorted by name; with `skip_invalid`, files that are not UTF-8 are left out.
 
     Raises:
         ValueError: If a file is not UTF-8 and `skip_invalid` is False.

@@ -125,18 +125,7 @@ def open_source(
 
 
 def official_word_count(name: str, split: str, num_documents: int) -> int | None:
-    """Return the published number of words of a split, or None.
-
-    Args:
-        name: full name of the data set, such as "pg19/0.1.1".
-        split: name of the split. Parts ("test[:1]") have no published count.
-        num_documents: number of documents read. Only a complete split has a published count.
-
-    Example:
-
-    >>> official_word_count("pg19/0.1.1", "test", num_documents=100)
-    6966499
-    """
+    """Return the published number of words of a complete split of a data set such as "pg19/0.1.1", or None."""
     documents, words = PG19.get(split, (0, None)) if name.split("/")[0] == "pg19" else (0, None)
     return words if num_documents == documents else None
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import importlib
 import logging
 import os
@@ -9,7 +10,7 @@ import pathlib
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -42,14 +43,7 @@ def import_tfds() -> ModuleType:
 
 
 def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> Any:
-    """Return the `tfds.core.DatasetBuilder` of a data set; `PythonSource` for the name None.
-
-    Raises:
-        ValueError: If the data set or configuration does not exist.
-        DamagedDataError: If the description of prepared data in `data_dir` is damaged.
-        ConnectionError: If the catalogue of the data set cannot be reached.
-        ImportError: If tensorflow-datasets is not installed.
-    """
+    """Return the `tfds.core.DatasetBuilder` of a data set; `PythonSource` for the name None."""
     tfds = import_tfds()
     # TFDS warns about each data set that it does not list.
     with _log_level("absl"), _convert_damage_errors(f"the folder of the data set in {data_folder(data_dir)}"):
@@ -72,9 +66,14 @@ def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, tr
             ) from error
 
 
+def _base_name(name):
+    """Return the name of a data set without its configuration, "wiki40b" for "wiki40b/en"."""
+    return re.split("[/:]", name)[0]
+
+
 def _unknown_name(tfds, name):
     """Return the error message for a name that TFDS does not know, or None if it knows the name."""
-    known, base = tfds.list_builders(), name_without_config(name)
+    known, base = tfds.list_builders(), _base_name(name)
     if base not in known:
         return (
             "`tfds` must be the name of a TFDS data set; use `path` for a file or a folder of text files."
@@ -90,16 +89,11 @@ def _unknown_name(tfds, name):
     )
 
 
-def name_without_config(name: str) -> str:
-    """Return the name of a data set without its configuration, "wiki40b" for "wiki40b/en"."""
-    return re.split("[/:]", name)[0]
-
-
 def prepare(builder: Any, local_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> None:
     """Download and prepare a data set unless it is prepared already.
 
     TFDS writes to a temporary folder and renames it, so a killed process leaves no incomplete data. If two processes
-    prepare a data set at once, the first result is kept. For the arguments see `TfdsReader`.
+    prepare a data set at once, the first result is kept.
     """
     if not _is_prepared(builder):
         _download_and_prepare(builder, local_dir, try_gcs)
@@ -195,13 +189,12 @@ def _log_level(name):
         logger.setLevel(level)
 
 
-def iterate(examples: Iterable[Any], builder: Any) -> Iterator[Any]:
+def _iterate(examples, builder):
     """Yield the examples of a prepared data set, or raise a `DamagedDataError` for damaged or missing files."""
     from google.protobuf import message
 
-    if is_array_record(builder):
-        errors: tuple[type[Exception], ...] = (message.DecodeError, ValueError, RuntimeError)
-    else:
+    errors: tuple[type[Exception], ...] = (message.DecodeError, ValueError, RuntimeError)
+    if not _is_array_record(builder):
         import tensorflow as tf
 
         errors = (tf.errors.DataLossError, tf.errors.NotFoundError)
@@ -209,8 +202,7 @@ def iterate(examples: Iterable[Any], builder: Any) -> Iterator[Any]:
         yield from examples
 
 
-def is_array_record(builder: Any) -> bool:
-    """Return whether a prepared data set can be read without TensorFlow."""
+def _is_array_record(builder):
     return getattr(builder.info.file_format, "value", None) == WITHOUT_TENSORFLOW
 
 
@@ -242,21 +234,17 @@ def _read_corpus_from(builder, local_dir):
         module._DATA_DIR = bucket
 
 
-def pg19_fingerprint(local_dir: str | os.PathLike) -> str:
+def _pg19_fingerprint(folder: pathlib.Path) -> str:
     """Return a hash, 16 hexadecimal digits, of a folder in the layout of gs://deepmind-gutenberg.
 
     TFDS keeps one PG-19 per data folder and version. So each local copy is prepared in a folder named after this hash,
     and different parts of the corpus do not mix.
-
-    Raises:
-        ValueError: If metadata.csv or a folder train, validation or test is missing.
     """
-    folder = pathlib.Path(local_dir)
     missing = [name for name in ("metadata.csv", *SPLITS) if not (folder / name).exists()]
     if missing:
         raise ValueError(
             f"`local_dir` must have metadata.csv and the folders {', '.join(SPLITS)}. "
-            f"Received: local_dir={local_dir}, without {', '.join(missing)}."
+            f"Received: local_dir={folder}, without {', '.join(missing)}."
         )
     books = {split: list_texts(folder, (folder / split).glob("*.txt")) for split in SPLITS}
     return fingerprint_files(books, [content_digest((folder / "metadata.csv").read_bytes())])
@@ -268,19 +256,12 @@ NOT_TEXT = ("id", "filename", "file_name", "image/filename", "url")  # string fe
 
 
 class TfdsReader:
-    """A TFDS data set, prepared on first use.
-
-    Args:
-        builder: `tfds.core.DatasetBuilder`.
-        fields: names of the features to read.
-        local_dir: folder with the files that the builder would download, or None.
-        try_gcs: whether prepared data may be read from the public bucket of TFDS.
-        variant: suffix of the name in the fingerprint. Default: "".
+    """A TFDS data set, prepared on first use. Made by `open_tfds`.
 
     Attributes:
         name: full name with configuration and version, such as "tiny_shakespeare/1.0.0".
         fingerprint: string that identifies the content and fields, also before the data set is prepared.
-        fields: as above.
+        fields: names of the features to read.
         features: `tfds.features.FeaturesDict` of the data set.
         data_dir: folder of TFDS, a string because it can be in a bucket.
     """
@@ -293,8 +274,7 @@ class TfdsReader:
         try_gcs: bool = False,
         variant: str = "",
     ) -> None:
-        self._builder, self._local_dir, self._try_gcs = builder, local_dir, try_gcs
-        self._is_ready = False
+        self._builder, self._prepare = builder, functools.cache(lambda: prepare(builder, local_dir, try_gcs))
         self.name = builder.info.full_name
         self.fields, self.features = tuple(fields), builder.info.features
         self.fingerprint = f"{self.name}{variant}#{','.join(self.fields)}"
@@ -317,8 +297,8 @@ class TfdsReader:
         names = {term.split("[")[0].strip() for term in split.split("+")}
         if self.splits and not names <= {*self.splits, "all"}:
             raise split_error(split, self.name, self.splits)
-        if is_array_record(self._builder):
-            examples = iterate(self._builder.as_data_source(split=split), self._builder)
+        if _is_array_record(self._builder):
+            examples = _iterate(self._builder.as_data_source(split=split), self._builder)
             return ({field: example[field] for field in self.fields} for example in examples)
         if not has_tensorflow():
             raise ImportError(
@@ -330,12 +310,7 @@ class TfdsReader:
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         dataset = self._builder.as_dataset(split=split, shuffle_files=False, read_config=config)
         dataset = dataset.map(lambda example: {field: example[field] for field in self.fields}).prefetch(2)
-        return iterate(dataset.as_numpy_iterator(), self._builder)
-
-    def _prepare(self):
-        if not self._is_ready:
-            prepare(self._builder, self._local_dir, self._try_gcs)
-            self._is_ready = True
+        return _iterate(dataset.as_numpy_iterator(), self._builder)
 
 
 def open_tfds(
@@ -345,41 +320,30 @@ def open_tfds(
     local_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> TfdsReader:
-    """Open a TFDS data set. For other arguments and errors see `text_source.open_source`.
-
-    Args:
-        find_fields: function from the `tfds.features.FeaturesDict` to the names of the features to read.
-    """
-    local, variant = _checked_folder(local_dir), ""
-    if local is not None and name_without_config(str(name)) == "pg19":
-        variant = f"@local_{pg19_fingerprint(local)}"
-        data_dir = os.path.join(data_folder(data_dir), variant[1:])
+    """Open a TFDS data set; see `open_source`. `find_fields` returns the names of the features to read."""
+    local: Any = None
+    variant = ""
+    if local_dir is not None:
+        local = pathlib.Path(local_dir).expanduser().resolve()
+        if not local.is_dir():
+            raise ValueError(f"`local_dir` must be an existing folder. Received: local_dir={local_dir}.")
+        if _base_name(str(name)) == "pg19":
+            variant = f"@local_{_pg19_fingerprint(local)}"
+            data_dir = os.path.join(data_folder(data_dir), variant[1:])
     builder = make_builder(name, data_dir, try_gcs)
-    return TfdsReader(builder, find_fields(builder.info.features), local, try_gcs, variant)
-
-
-def _checked_folder(local_dir):
-    if local_dir is None:
-        return None
-    folder = pathlib.Path(local_dir).expanduser().resolve()
-    if not folder.is_dir():
-        raise ValueError(f"`local_dir` must be an existing folder. Received: local_dir={local_dir}.")
-    return str(folder)
+    return TfdsReader(builder, find_fields(builder.info.features), local and str(local), try_gcs, variant)
 
 
 def find_text_feature(features: Any, text_feature: str | None = None) -> str:
-    """Return the name of the feature with the text of an example.
+    """Return `text_feature` if it is a string feature, or raise a `ValueError`.
 
-    Args:
-        features: `tfds.features.FeaturesDict`.
-        text_feature: name of the feature. None: the only string feature that is not a file name, id or URL. If there
-            are several, the first of text, book_text, content, document, article and story.
-
-    Raises:
-        ValueError: If the named feature is not a string, or the choice is ambiguous.
+    For None, return the only string feature that is not a file name, id or URL. If there are several, return the first
+    of text, book_text, content, document, article and story.
     """
     flat = _flat(features)
-    strings = [name for name, feature in flat.items() if _is_string(feature)]
+    # Nested features have a dictionary of shapes. The NumPy dtype of strings is object.
+    scalars = {name: feature for name, feature in flat.items() if getattr(feature, "shape", None) == ()}
+    strings = [name for name, feature in scalars.items() if np.dtype(feature.np_dtype) == object]
     if text_feature is None:
         texts = [name for name in strings if name not in NOT_TEXT]
         known = [name for name in TEXT_FEATURES if name in texts] or (texts if len(texts) == 1 else [])
@@ -393,24 +357,14 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
     return text_feature
 
 
-def _is_string(feature):
-    # Nested features have a dictionary of shapes. The NumPy dtype of strings is object.
-    return getattr(feature, "shape", None) == () and np.dtype(feature.np_dtype) == object
-
-
 def find_media_feature(features: Any, kind: str, item: str) -> str:
-    """Return the name of the only feature of a kind ("Image", "Audio"); of several, return "image" or "audio".
-
-    Raises:
-        ValueError: If there is no such feature, or the choice is ambiguous.
-    """
+    """Return the name of the only feature of a kind ("Image", "Audio"); of several, return "image" or "audio"."""
     flat = _flat(features)
     names = [name for name, feature in flat.items() if isinstance(feature, getattr(import_tfds().features, kind))]
     if len(names) != 1 and kind.lower() not in names:
         raise ValueError(
             f"`tfds` must be a data set with {item} in each example. If there are several, one must be named "
-            f"{kind.lower()!r}. "
-            f"Received: features {', '.join(flat) or features}."
+            f"{kind.lower()!r}. Received: features {', '.join(flat) or features}."
         )
     return names[0] if len(names) == 1 else kind.lower()
 
