@@ -32,9 +32,7 @@ def damage_message(remove: str | os.PathLike, problem: str) -> str:
 
 
 class ArrayStore:
-    """Arrays and metadata of a split of a data set.
-
-    Arrays are memory-mapped. All checksums are verified once per process.
+    """Arrays and metadata of a split of a data set. All checksums are verified once per process.
 
     Args:
         folder: folder of the store.

@@ -12,28 +12,16 @@ COPIED = "copied.json"  # file next to the copies: status of each remote file an
 
 
 def data_folder(data_dir: str | os.PathLike | None = None) -> str:
-    """Return the folder of data sets without importing tensorflow-datasets.
-
-    Args:
-        data_dir: the folder; "~" is the home folder. None: the default of TFDS, the environment variable
-            `TFDS_DATA_DIR` or ~/tensorflow_datasets.
-    """
+    """Return `data_dir`, or the default of TFDS: the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets."""
     default = os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets"))
     return os.path.expanduser(default if data_dir is None else data_dir)
 
 
 def local_path(path: Any) -> Any:
-    """Copy a remote file or folder, and return the path of the copy. Return local paths unchanged.
+    """Copy a remote file or folder, and return the path of the copy. Return local paths and None unchanged.
 
     A file is copied again only if the size or modification time of the file or of its copy has changed. If a remote
     file no longer exists, its copy is deleted. Copies are in `remote_files.cache_folder`.
-
-    Args:
-        path: a local path, a remote path, or None.
-
-    Raises:
-        ValueError: If the remote path does not exist.
-        RemoteError: If the remote path cannot be reached.
     """
     if path is None or not remote_files.is_remote(path):
         return path

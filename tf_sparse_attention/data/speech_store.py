@@ -11,9 +11,7 @@ from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utteran
 
 
 class SpeechStore(ArrayStore):
-    """Features and label ids of the recordings of a split.
-
-    Made by `open_speech_store`, read by `SpeechBuckets`.
+    """Features and label ids of the recordings of a split. Made by `open_speech_store`, read by `SpeechBuckets`.
 
     Args:
         folder: folder of the store.
@@ -76,9 +74,6 @@ def open_speech_store(
         labels: all labels. Default: None, the labels of the source. If the source lists no labels: the labels of this
             split. Then open the training split first, and pass its `store.labels` for the other splits.
         folder: folder of all stores, local or remote. Default: None, "speech_stores" in the `data_dir` of the source.
-
-    Returns:
-        `SpeechStore`.
 
     Raises:
         ValueError: If the split has no recordings, a recording has no frames, or the store is damaged.

@@ -53,9 +53,6 @@ def open_token_store(source: Any, tokenizer: Any, split: str, folder: str | os.P
         split: name of the split.
         folder: folder of all stores, local or remote. Default: None, "token_stores" in the `data_dir` of the source.
 
-    Returns:
-        `TokenStore`.
-
     Raises:
         ValueError: If the split has no documents, the tokenizer returns a special id, or the store is damaged.
 

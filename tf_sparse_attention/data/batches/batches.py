@@ -96,15 +96,14 @@ class Batches:
             stop: number after the last batch. Default: None, all batches.
 
         Returns:
-            `tf.data.Dataset` on TensorFlow, otherwise the Grain data set of `grain_dataset`. With a Grain data set on
-            TensorFlow, Keras would infer shapes from two batches and make the batch size dynamic, which TPUs do not
-            support.
+            `tf.data.Dataset` on TensorFlow, otherwise the Grain data set of `grain_dataset`.
         """
         import keras
 
         dataset = self.grain_dataset(start, stop)
         if keras.backend.backend() != "tensorflow":
             return dataset
+        # Keras would infer shapes from two Grain batches and make the batch size dynamic, which TPUs do not support.
         import tensorflow as tf
 
         def spec(array):
@@ -121,14 +120,7 @@ class Batches:
         )
 
     def grain_dataset(self, start: int = 0, stop: int | None = None) -> Any:
-        """Return the batches in order as a Grain data set of NumPy arrays. Two threads read up to four batches ahead.
-
-        Args:
-            start, stop: see `dataset`.
-
-        Returns:
-            `grain.IterDataset`.
-        """
+        """Return the batches from `start` to `stop` as a `grain.IterDataset`. Two threads read four batches ahead."""
         import grain
 
         numbers = grain.MapDataset.range(start, max(start, self._stop(stop)))
@@ -158,12 +150,9 @@ def is_dataset(x: Any) -> bool:
 
 
 def check_dataset(dataset: Any, vocabulary_size: int) -> Any:
-    """Add a check to a dataset: reading a batch with ids outside the vocabulary is an error.
+    """Add a check to a `tf.data.Dataset`: reading a batch with ids outside the vocabulary is an error.
 
-    Args:
-        dataset: `tf.data.Dataset` of inputs, or of tuples that begin with inputs. Inputs are token ids, or a dictionary
-            with "token_ids".
-        vocabulary_size: V.
+    Elements are inputs, or tuples that begin with inputs. Inputs are token ids, or a dictionary with "token_ids".
     """
     import tensorflow as tf
 

@@ -31,12 +31,6 @@ class AudioSource(MediaSource):
     Made by `open_audio`. `open_token_store(source, codec, split)` writes the recordings to disk once, as 2-byte ids,
     for `training_batches` and `evaluation_batches`. Each recording is a document.
 
-    Args:
-        reader: `Reader` of the data set.
-        decode: function from an example to a `Recording`, or to the reason why the example cannot be decoded.
-        data_dir: folder for token stores.
-        sample_rate: samples per second that all recordings must have. None: the rate of the first recording.
-
     Attributes:
         name: name of the data set.
         fingerprint: string that identifies the content.
@@ -64,13 +58,10 @@ class AudioSource(MediaSource):
         return self._sample_rate
 
     def recordings(self, split: str) -> Iterator[np.ndarray]:
-        """Iterate over the recordings of a split, always in the same order.
+        """Iterate over the recordings of a split, int16 (T,), always in the same order. Channels are averaged.
 
         Args:
             split: name of a split, or of a part in TFDS syntax ("train[:1%]").
-
-        Returns:
-            Iterator of int16 (T,). Several channels are averaged and rounded.
 
         Raises:
             ValueError: If the split does not exist. After the last recording: if recordings have another sample rate

@@ -26,12 +26,6 @@ FORMS = {f"{PREFIX}*": ArraySpec("uint8", "NHWC", is_needed=False)}
 class ImageSource(MediaSource):
     """Images of a data set, all with the same shape. Made by `open_images`.
 
-    Args:
-        reader: `Reader` of the data set.
-        decode: function from an example to an image, uint8 (H, W, C), or to the reason why it cannot be decoded.
-        data_dir: folder for the files of `array`.
-        image_shape: (H, W, C). None: the shape of the first image.
-
     Attributes:
         name: name of the data set.
         fingerprint: string that identifies the content.
@@ -58,13 +52,10 @@ class ImageSource(MediaSource):
         return self._shape
 
     def images(self, split: str) -> Iterator[np.ndarray]:
-        """Iterate over the images of a split, always in the same order.
+        """Iterate over the images of a split, uint8 (H, W, C), always in the same order.
 
         Args:
             split: name of a split, or of a part in TFDS syntax ("train[:1%]").
-
-        Returns:
-            Iterator of uint8 (H, W, C).
 
         Raises:
             ValueError: If the split does not exist. After the last image: if images have another shape or more than 8
@@ -80,16 +71,13 @@ class ImageSource(MediaSource):
         return self._valid(split, find_fault, f"images of {_describe(shape)}")
 
     def array(self, split: str, folder: str | os.PathLike | None = None) -> np.ndarray:
-        """Return the images of a split as a memory-mapped array, which is written on first use; see `ArrayStore.open`.
+        """Return the images of a split, uint8 (N, H, W, C), memory-mapped and read-only; see `ArrayStore.open`.
 
         The array takes N H W C bytes: 154 MB for the training split of CIFAR-10, 15.7 GB for ImageNet-64.
 
         Args:
             split: see `images`.
             folder: folder of these arrays, local or remote. Default: None, "images" in `data_dir`.
-
-        Returns:
-            uint8 (N, H, W, C), read-only.
 
         Raises:
             ValueError: See `images`. If the split has no images or a file is damaged.

@@ -61,15 +61,12 @@ class LogMel:
         self.window_samples, self.hop_samples = max(1, round(window * sample_rate)), max(1, round(hop * sample_rate))
 
     def __call__(self, samples: Any, num_samples: Any = None) -> Any:
-        """Compute features with TensorFlow for tensors, also in graphs, and with NumPy for arrays.
+        """Compute features, float32 (..., frames, F), with TensorFlow for tensors and with NumPy for arrays.
 
         Args:
             samples: float (..., N) in [-1, 1].
             num_samples: int (...), number of samples before the padding on the right. The first
                 `num_frames(num_samples)` frames do not depend on the padding. Default: None, no padding.
-
-        Returns:
-            float32 (..., frames, F).
         """
         if is_tensor(samples):
             return self._compute_tensor(samples, num_samples)

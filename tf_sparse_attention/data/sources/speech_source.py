@@ -45,19 +45,14 @@ class Utterance(NamedTuple):
 class SpeechSource(MediaSource):
     """Recordings of a data set of speech with transcripts. Made by `open_speech`.
 
-    Args:
-        reader: `Reader` of the data set.
-        decode: function from an example to features, float32 (T, F), and labels.
+    Attributes:
+        name: name for logs and folders.
+        fingerprint: string that identifies the content.
         data_dir: folder for prepared features.
         num_features: F, features per frame.
         unit: unit of the labels, "phone" or "character".
         description: plain data that describes how features are computed from audio.
         labels: all labels. None: the labels that occur in the transcripts.
-
-    Attributes:
-        name: name for logs and folders.
-        fingerprint: string that identifies the content.
-        data_dir, num_features, unit, description, labels: as above.
     """
 
     item = "recording"

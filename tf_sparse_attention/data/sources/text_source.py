@@ -25,13 +25,10 @@ MAX_NAMED = 20  # maximum number of labels in a message
 class TextSource:
     """Documents of a data set. Made by `open_source`.
 
-    Args:
+    Attributes:
         reader: `Reader` of the data set.
         text_feature: field with the text of an example, a string or UTF-8 bytes.
         data_dir: folder for prepared data.
-
-    Attributes:
-        reader, text_feature, data_dir: as above.
         name: name of the data set, such as "tiny_shakespeare/1.0.0".
         fingerprint: string that identifies the content and text feature.
     """
@@ -46,13 +43,10 @@ class TextSource:
         return self.reader.splits
 
     def documents(self, split: str) -> Iterator[bytes]:
-        """Iterate over the documents of a split, always in the same order.
+        """Iterate over the documents of a split, `bytes` (UTF-8 in all TFDS data sets), always in the same order.
 
         Args:
             split: name of a split, or of a part in TFDS syntax ("train[:1%]").
-
-        Returns:
-            Iterator of `bytes`, one per document (UTF-8 in all TFDS data sets).
 
         Raises:
             ValueError: If the split does not exist.
@@ -281,13 +275,9 @@ def _paragraphs(text):
 class LabeledSource:
     """Texts of a data set with labels. Made by `open_labeled`.
 
-    Args:
-        text: `TextSource` of the texts.
-        label_feature: field with the label of an example: text, or an index into `class_names`.
-        class_names: names of the classes. None: labels are text.
-
     Attributes:
-        text, label_feature: as above.
+        text: `TextSource` of the texts.
+        label_feature: field with the label of an example: text, or the index of a class if the data set lists classes.
         name: name of the data set with both fields, such as "imdb_reviews/plain_text/1.0.0 (text to label)".
         fingerprint: string that identifies texts and labels.
     """

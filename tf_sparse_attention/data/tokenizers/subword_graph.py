@@ -26,11 +26,7 @@ NUM_BUCKETS = 2**63 - 1  # Collisions in the vocabulary are an error; another st
 
 
 class SubwordGraph:
-    """TensorFlow ops that tokenize and detokenize with a vocabulary.
-
-    Args:
-        vocabulary: the subwords.
-    """
+    """TensorFlow ops that tokenize and detokenize with a vocabulary of subwords."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
         self._pieces = [b""] * NUM_SPECIAL + [piece.encode() for piece in vocabulary[NUM_SPECIAL:]] + [b""]

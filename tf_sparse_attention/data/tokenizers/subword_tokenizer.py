@@ -156,11 +156,7 @@ def split_words(text: str) -> list[str]:
 
 
 class Escaping(dict):
-    """Table for `str.translate` that escapes the characters outside an alphabet.
-
-    Args:
-        alphabet: characters that need no escape sequence.
-    """
+    """Table for `str.translate` that escapes the characters outside an alphabet."""
 
     def __init__(self, alphabet: Iterable[str]) -> None:
         super().__init__({ord(character): character for character in alphabet if character != "\n"})

@@ -145,12 +145,7 @@ def is_tensor(value: Any) -> TypeGuard[Any]:
 
 
 def look_up(pieces: list[bytes], ids: Tensor) -> Tensor:
-    """Return the piece of each id, in the shape of `ids`.
-
-    Args:
-        pieces: list of `bytes`, by id; the last one is for all ids out of range.
-        ids: int tensor, dense or ragged.
-    """
+    """Return the piece of each id of a tensor, dense or ragged. The last piece is for all ids out of range."""
     import tensorflow as tf
 
     outside = len(pieces) - 1
