@@ -15,10 +15,9 @@ from tf_sparse_attention.data.batches.windows import (
     training_batches,
 )
 from tf_sparse_attention.data.codecs import AudioCodec, ImageCodec
-from tf_sparse_attention.data.sources.audio_source import AudioSource, open_audio
-from tf_sparse_attention.data.sources.image_source import ImageSource, open_images
 from tf_sparse_attention.data.sources.json_lines import JsonLinesReader
 from tf_sparse_attention.data.sources.log_mel import LogMel
+from tf_sparse_attention.data.sources.media_sources import AudioSource, ImageSource, open_audio, open_images
 from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance, open_speech
 from tf_sparse_attention.data.sources.text_source import (
     LabeledSource,

@@ -1,3 +1,1 @@
 """Batches for training and evaluation, each a pure function of its number."""
-
-__all__ = []

@@ -84,8 +84,8 @@ def evaluation_batches(
     too, as part of the text. The perplexity per word is exp(summed loss / `store.num_words`).
 
     Note: each window starts without context, so longer windows give better scores even for the same model. With
-    `overlap`, each token after the first window has at least `overlap` tokens of context. The cost grows by the factor
-    sequence_length / (sequence_length - overlap).
+    `overlap`, each token after the first window has at least `overlap` tokens of context, at
+    sequence_length / (sequence_length - overlap) times the cost.
 
     Args:
         store, batch_size, sequence_length, use_packing: see `training_batches`.

@@ -1,3 +1,1 @@
 """Data sets of text, pairs, labels, speech, images and audio: TFDS, folders and files."""
-
-__all__ = []

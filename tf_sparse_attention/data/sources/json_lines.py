@@ -136,19 +136,15 @@ class JsonLinesReader:
         return all(_is_present(line, name) for name in self._names)
 
     def _first_complete_line(self):
-        names: dict[str, None] = {}
-        has_lines = False
+        names: set[str] = set()
         for part in self._files:
             for _, _, line in self._lines(part):
                 if self._is_complete(line):
                     return line
-                has_lines = True
-                names |= dict.fromkeys(line)
-        if not has_lines:
-            raise ValueError(f"`path` must hold lines of JSON. Received: {self._path}, without any.")
+                names.update(line)
         raise ValueError(
-            f"At least one line of {self._path.name} must have the fields {', '.join(self._names)}. "
-            f"Received: lines with {', '.join(map(repr, sorted(names))) or 'no field'}."
+            f"`path` must hold lines of JSON with the fields {', '.join(self._names)}. "
+            f"Received: {self._path} with the fields {', '.join(map(repr, sorted(names))) or 'none'}."
         )
 
     def _text(self, line, field, file, number):
@@ -163,12 +159,11 @@ class JsonLinesReader:
                     )
                 texts.append(str(value))
         text = "\n\n".join(texts)
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                source = f"{field!r} of {file.name}, line {number}"
-                raise ValueError(f"Fields of JSON lines must be Unicode text. Received: {source}: {error}.") from error
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            source = f"{field!r} of {file.name}, line {number}"
+            raise ValueError(f"Fields of JSON lines must be Unicode text. Received: {source}: {error}.") from error
         return text
 
     def _split(self, line, example, file, number):

@@ -4,8 +4,8 @@ import io
 import os
 import pathlib
 import wave
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,58 +18,7 @@ from tf_sparse_attention.data.sources.file_splits import (
     readable_name,
     scan_file,
 )
-from tf_sparse_attention.data.sources.readers import ListReader, Reader
-
-
-class MediaSource:
-    """Base class of sources of images, audio and speech: decodes and checks the examples of a reader.
-
-    `decode` converts an example to an item, or to a string with the reason why it cannot be read.
-    """
-
-    item = ""  # name of an item in errors, such as "image"
-
-    def __init__(self, reader: Reader, decode: Callable[[dict[str, Any]], Any], data_dir: str) -> None:
-        self._reader, self._decode, self.data_dir = reader, decode, data_dir
-        self.name, self.fingerprint = reader.name, reader.fingerprint
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
-        return self._reader.splits
-
-    def _decoded(self, split):
-        """Yield (name, item) for each example, or (name, reason) if it cannot be read."""
-        for number, example in enumerate(self._reader.examples(split)):
-            name = example.get("name", f"{self.item} {number} of {split} of {self.name}")
-            yield name, self._decode({**example, "name": name})
-
-    def _first(self) -> Any:
-        """Return the first item."""
-        name, item = next(self._decoded(self.splits[0] if self.splits else "train"))
-        if isinstance(item, str):
-            raise ValueError(f"`path` must hold readable {self.item}s. Received: {name}, {item}.")
-        return item
-
-    def _valid(self, split: str, find_fault: Callable[[Any], str | None], expected: str) -> Iterator[Any]:
-        """Yield items until the first invalid one, then check the rest and raise an error for all invalid items.
-
-        `find_fault` describes the fault of an item, or returns None. `expected` describes valid items.
-        """
-        first, count, num_invalid = "", 0, 0
-        for name, item in self._decoded(split):
-            count += 1
-            fault = item if isinstance(item, str) else find_fault(item)
-            if fault:
-                first = first or f"{name}, {fault}"
-                num_invalid += 1
-            elif not num_invalid:
-                yield item
-        if num_invalid:
-            raise ValueError(
-                f"`path` or `tfds` must hold only {expected}. "
-                f"Received: {num_invalid} of {count} are invalid, the first is {first}."
-            )
+from tf_sparse_attention.data.sources.readers import ListReader
 
 
 def open_media_files(

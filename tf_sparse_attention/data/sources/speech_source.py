@@ -12,7 +12,8 @@ from tf_sparse_attention.data.local_paths import data_folder, local_path
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import file_fingerprint
 from tf_sparse_attention.data.sources.log_mel import LogMel
-from tf_sparse_attention.data.sources.media_files import MediaSource, decode_mono, open_media_files
+from tf_sparse_attention.data.sources.media_files import decode_mono, open_media_files
+from tf_sparse_attention.data.sources.media_sources import MediaSource
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, find_text_feature, open_tfds
 

@@ -1,3 +1,1 @@
 """Tokenizers for Python text and for string tensors of TensorFlow."""
-
-__all__ = []

@@ -4,7 +4,7 @@ import base64
 import functools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,13 +26,11 @@ def import_tensorflow_text() -> ModuleType:
 
 
 class TextTokenizer(Tokenizer):
-    """Base class of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text plus 2.
-
-    A subclass defines `_make`, which returns the tokenizer of tensorflow-text.
-    """
+    """Base class of `SentencePieceTokenizer` and `WordPieceTokenizer`: ids of tensorflow-text plus 2."""
 
     is_lossless = False
     needs_tensorflow_text = True
+    _make: Callable[[ModuleType], Any]  # returns the tokenizer of tensorflow-text; defined by subclasses
 
     @functools.cached_property
     def inner(self) -> Any:
@@ -42,9 +40,6 @@ class TextTokenizer(Tokenizer):
 
         with tf.init_scope():  # create it outside a traced graph
             return self._make(tensorflow_text)
-
-    def _make(self, tensorflow_text: ModuleType) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} must define `_make`.")
 
     def _tokenize_text(self, text):
         text = as_text(text)

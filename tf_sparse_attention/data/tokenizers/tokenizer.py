@@ -3,7 +3,7 @@
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -15,9 +15,8 @@ class Tokenizer:
     """Base class of the tokenizers, which convert text to ids and back.
 
     Id 0 is padding and the start token before the first token of a document; id 1 ends a document. Text never has these
-    ids. Python text is converted to arrays, tensors to tensors. A subclass defines `vocabulary_size`; `tokenize` and
-    `detokenize`, or the methods for Python text and for tensors that they call; and, if its constructor has arguments,
-    `get_config`.
+    ids. Python text is converted to arrays, tensors to tensors. A subclass defines `vocabulary_size`, `tokenize` and
+    `detokenize` (or the methods that they call) and, if its constructor has arguments, `get_config`.
     """
 
     pad_id = 0
@@ -27,6 +26,12 @@ class Tokenizer:
     is_lossless = True  # whether `detokenize` restores every text exactly
     needs_tensorflow_text = False  # whether tensorflow-text is needed, in a SavedModel too
     trackable: Any = None  # object whose tables a SavedModel must track, or None
+
+    # Defined by subclasses. Arguments are already checked.
+    _tokenize_text: Callable[[str | bytes], np.ndarray]
+    _tokenize_tensor: Callable[[Tensor], Tensor]
+    _detokenize_ids: Callable[[np.ndarray], str]
+    _detokenize_tensor: Callable[[Tensor], Tensor]
 
     @property
     def vocabulary_size(self) -> int:
@@ -54,12 +59,6 @@ class Tokenizer:
             raise ValueError(f"`text` must be str, bytes or a string tensor. Received: text={text!r}.")
         return self._tokenize_text(text)
 
-    def _tokenize_text(self, text: str | bytes) -> np.ndarray:
-        raise NotImplementedError(f"{type(self).__name__} must define `tokenize`.")
-
-    def _tokenize_tensor(self, text: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} must define `tokenize`.")
-
     def detokenize(self, ids: Sequence[int] | Tensor) -> str | Tensor:
         """Convert ids to text. Special ids are left out.
 
@@ -78,12 +77,6 @@ class Tokenizer:
         if not ids.dtype.is_integer or ids.shape.rank not in (1, 2):
             raise ValueError(f"`ids` must be an integer tensor of rank 1 or 2. Received: ids={ids}.")
         return self._detokenize_tensor(ids)
-
-    def _detokenize_ids(self, ids: np.ndarray) -> str:
-        raise NotImplementedError(f"{type(self).__name__} must define `detokenize`.")
-
-    def _detokenize_tensor(self, ids: Tensor) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} must define `detokenize`.")
 
     def detokenize_bytes(self, ids: Sequence[int]) -> bytes:
         """Convert Python ids to UTF-8 `bytes`; see `detokenize`."""
