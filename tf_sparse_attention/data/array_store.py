@@ -135,10 +135,10 @@ class ArrayWriter:
         """Append rows (n, ...) to an array. All rows must have the same dtype and shape."""
         rows = np.ascontiguousarray(rows)
         if name not in self._files:
-            self._files[name] = (self._folder / _file_name(name)).open("wb")
+            self._files[name] = (self._folder / f"{name}.bin").open("wb")
             self._saved[name] = {"dtype": rows.dtype.name, "shape": [0, *rows.shape[1:]], "crc32": 0}
         saved, content = self._saved[name], rows.tobytes()
-        with add_path_to_errors(self._folder / _file_name(name)):
+        with add_path_to_errors(self._folder / f"{name}.bin"):
             self._files[name].write(content)
         saved["crc32"] = zlib.crc32(content, saved["crc32"])
         saved["shape"][0] += len(rows)
@@ -150,7 +150,7 @@ class ArrayWriter:
     def finish(self, metadata: dict[str, Any]) -> None:
         """Flush all arrays to the disk, then write the metadata."""
         for name, file in self._files.items():
-            with add_path_to_errors(self._folder / _file_name(name)):
+            with add_path_to_errors(self._folder / f"{name}.bin"):
                 _sync(file)
         content = {"format": FORMAT, "arrays": self._saved, **metadata}
         with add_path_to_errors(self._folder / METADATA), (self._folder / METADATA).open("w", encoding="utf-8") as file:
@@ -161,10 +161,6 @@ class ArrayWriter:
 def _sync(file):
     file.flush()
     os.fsync(file.fileno())
-
-
-def _file_name(name):
-    return f"{name}.bin"
 
 
 def _checksum(content):
@@ -186,7 +182,7 @@ def _read_metadata(path, remove):
 
 
 def _open_array(folder, name, saved):
-    path, shape = folder / _file_name(name), tuple(saved["shape"])
+    path, shape = folder / f"{name}.bin", tuple(saved["shape"])
     _check_file(path, saved, folder, path)
     # An empty file cannot be mapped.
     return np.memmap(path, saved["dtype"], "r", shape=shape) if np.prod(shape) else np.zeros(shape, saved["dtype"])
@@ -222,7 +218,7 @@ def _download(remote, local):
         remote_files.download(remote / METADATA, temporary / METADATA)
         content = _read_metadata(temporary / METADATA, remote)
         for name, saved in content["arrays"].items():
-            source, target = remote / _file_name(name), temporary / _file_name(name)
+            source, target = remote / f"{name}.bin", temporary / f"{name}.bin"
             if remote_files.exists(source):
                 remote_files.download(source, target)
             _check_file(target, saved, remote, source)

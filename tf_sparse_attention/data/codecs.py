@@ -144,8 +144,7 @@ class ImageCodec(ByteCodec):
             ids: integers (B, T) or (T,): sequence, array or tensor.
 
         Returns:
-            uint8 array or tensor (B, H, W, C) or (H, W, C). Ids in tensors are clipped to [1, 257), because a check
-            would slow down the graph.
+            uint8 array or tensor (B, H, W, C) or (H, W, C). Ids in tensors are clipped to [1, 257).
 
         Raises:
             ValueError: If `ids` has another shape, or an id of a sequence or array is not in [1, 257).
@@ -196,8 +195,7 @@ class AudioCodec(ByteCodec):
     Id 0 is padding and the start id before the first sample; the vocabulary has 257 ids. In the token store of an
     `AudioSource`, id 0 separates recordings and is never scored: a model does not learn where a recording ends.
 
-    Note: differs from G.711, which approximates F by line segments and has two bytes for silence. Here silence is
-    decoded as 3 units.
+    Note: differs from G.711, which has line segments and two bytes for silence. Silence is decoded as 3 units.
 
     Args:
         sample_rate: samples per second of written files. Ids are independent of the rate.
@@ -245,8 +243,7 @@ class AudioCodec(ByteCodec):
             ids: integers of any shape: sequence, array or tensor.
 
         Returns:
-            int16 array or tensor of the same shape. Ids in tensors are clipped to [1, 257), because a check would slow
-            down the graph.
+            int16 array or tensor of the same shape. Ids in tensors are clipped to [1, 257).
 
         Raises:
             ValueError: If an id of a sequence or array is not in [1, 257).

@@ -24,8 +24,7 @@ class SpeechStore(ArrayStore):
         num_frames: int64 (num_utterances,), frames per recording.
         num_labels: int64 (num_utterances,), labels per recording; 0 for an empty transcript.
         mean, std: float32 (F,), statistics of the features over all frames.
-        has_unknown: bool (num_utterances,), whether a transcript has labels that are not in `labels`. These labels are
-            left out.
+        has_unknown: bool (num_utterances,), whether labels of a transcript are left out: they are not in `labels`.
 
     Raises:
         DamagedDataError: If the folder is damaged or incomplete.

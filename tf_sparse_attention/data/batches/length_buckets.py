@@ -67,14 +67,8 @@ class LengthBuckets:
                 f"in the shortest {item}{shortest}. Received: {self.max_length}."
             )
         if self.is_too_long.any():
-            logging.warning(
-                "%d of %d %ss are left out: they have more than %d %ss.",
-                np.sum(self.is_too_long),
-                len(self._buckets),
-                item,
-                self.max_length,
-                position,
-            )
+            counts = f"{self.is_too_long.sum()} of {len(sizes)} {item}s"
+            logging.warning("%s are left out: they have more than %d %ss.", counts, self.max_length, position)
         used = np.unique(self._buckets[self._buckets >= 0])
         shapes = ", ".join(f"{self._num_rows(bucket)} x {self.lengths[bucket]}" for bucket in used)
         logging.info("Batches have %d shapes, which are compiled separately: %s.", len(used), shapes)

@@ -98,8 +98,7 @@ class PairBuckets(LengthBuckets):
         source: `TokenStore`. Its document i is paired with document i of `target`.
         target: `TokenStore`.
         batch_size: pairs per batch in the longest bucket.
-        max_length: maximum tokens of a source and of a target. Longer pairs are left out; a warning reports their
-            number.
+        max_length: maximum tokens of a source and of a target. A warning reports how many longer pairs are left out.
         as_prefix: whether a pair is one sequence for a language model, the source followed by the target; see
             `pack_prefixes`. `max_length` then limits the summed lengths. Default False: two sequences for an
             encoder-decoder; see `pack_pairs`.
@@ -142,8 +141,7 @@ class PairBuckets(LengthBuckets):
 
         Args:
             rows: the pairs.
-            use_source: whether to read sources. False: each source is only its end id, to measure how much sources
-                help. Default True.
+            use_source: whether to read sources. Default True. False: each source is only its end id.
         """
         sources, targets = np.zeros((2, len(rows.items), rows.length), np.int32)
         is_target = np.zeros(targets.shape, bool)

@@ -31,8 +31,7 @@ def training_batches(
         sequence_length: tokens per window.
         seed: integer in [0, 2**63). Default 0.
         use_packing: whether documents in a window are separate sequences, see `pack_windows`. Default True.
-        mask_rate: fraction of the tokens that is masked, for bidirectional models, see `pack_masked`. Default 0: the
-            target is the next token.
+        mask_rate: fraction of masked tokens for bidirectional models, see `pack_masked`. Default 0: causal models.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, see `pack_windows`.
@@ -90,8 +89,7 @@ def evaluation_batches(
     Args:
         store, batch_size, sequence_length, use_packing: see `training_batches`.
         max_windows: maximum number of windows to score, evenly spread over the stream. Default: None, all.
-        mask_rate: fraction of the tokens that is masked and scored, the same tokens each time, see `pack_masked`.
-            Default 0: all tokens are scored.
+        mask_rate: fraction of tokens that are masked and scored, always the same. Default 0: all tokens are scored.
         overlap: tokens at the beginning of a window that are not scored, because the previous window scores them. Less
             than `sequence_length`; must be 0 with masked tokens. Default 0.
 
@@ -287,11 +285,7 @@ def segment_batches(
 
 
 def evaluation_segments(
-    store: TokenStore,
-    batch_size: int,
-    sequence_length: int,
-    use_packing: bool = True,
-    max_windows: int | None = None,
+    store: TokenStore, batch_size: int, sequence_length: int, use_packing: bool = True, max_windows: int | None = None
 ) -> Batches:
     """Cut a token store into consecutive segments that score every token once.
 
@@ -300,8 +294,7 @@ def evaluation_segments(
 
     Args:
         store, batch_size, sequence_length, use_packing: see `segment_batches`.
-        max_windows: maximum number of segments, rounded up to full batches. Only the first segments of each row are
-            used. Default: None, all.
+        max_windows: maximum number of segments, the first of each row, in full batches. Default: None, all.
 
     Returns:
         `Batches` of `(inputs, targets, weights)`, see `segment_batches`.

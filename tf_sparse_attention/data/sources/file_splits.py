@@ -83,19 +83,16 @@ def content_digest(content: bytes) -> str:
 
 def _remember(function: Callable[[pathlib.Path], T]) -> Callable[[pathlib.Path], T]:
     """Cache the results of a function of a file by path, size and modification time."""
-    results: dict[tuple[str, int, int], T] = {}
+    cached = functools.cache(lambda path, *_: function(path))
 
+    @functools.wraps(function)
     def remembered(path: pathlib.Path) -> T:
         status = os.stat(path)
-        key = str(path), status.st_size, status.st_mtime_ns
-        if key not in results:
-            result = function(path)
-            if time.time() - status.st_mtime < RECENT:
-                return result
-            results[key] = result
-        return results[key]
+        if time.time() - status.st_mtime < RECENT:
+            return function(path)
+        return cached(path, status.st_size, status.st_mtime_ns)
 
-    return functools.wraps(function)(remembered)
+    return remembered
 
 
 @_remember

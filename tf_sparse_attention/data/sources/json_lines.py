@@ -35,8 +35,7 @@ class JsonLinesReader:
     Examples are in the order of the lines. Parts such as "train[90%:]" take lines evenly from the whole split, so
     parts of a sorted file are representative samples. The first part needs an extra pass that counts the lines.
 
-    Lines that lack a field, or have null or NaN in it (missing values of pandas), are left out. A warning at the end of
-    a pass reports their number.
+    Lines that lack a field, or have null or NaN (missing values of pandas) in it, are left out, with a warning.
 
     Args:
         path: the file, UTF-8, or a folder of such files.

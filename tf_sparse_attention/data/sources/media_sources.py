@@ -1,5 +1,6 @@
 """Data sets of images and of audio from TFDS, folders of files, or files of arrays."""
 
+import functools
 import os
 import pathlib
 import re
@@ -100,7 +101,9 @@ class ImageSource(MediaSource):
         image_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__(reader, decode, data_dir)
-        self._shape = None if image_shape is None else _checked_shape(image_shape)
+        self._shape: Any = None if image_shape is None else checks.checked_counts("image_shape", image_shape)
+        if self._shape is not None and len(self._shape) != 3:
+            raise ValueError(f"`image_shape` must be (height, width, channels). Received: image_shape={image_shape}.")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -154,13 +157,6 @@ class ImageSource(MediaSource):
         return ArrayStore.open(folder, f"{self.name}_{split}", identity, write).arrays["images"]
 
 
-def _checked_shape(image_shape):
-    shape = checks.checked_counts("image_shape", image_shape)
-    if len(shape) != 3:
-        raise ValueError(f"`image_shape` must be (height, width, channels). Received: image_shape={image_shape}.")
-    return shape
-
-
 def _describe(shape):
     if len(shape) != 3:
         return f"shape {shape}"
@@ -178,14 +174,12 @@ def open_images(
     """Open a data set of images. TFDS data sets are downloaded and prepared on first use.
 
     Args:
-        tfds: name of a TFDS data set with an image in each example, such as "cifar10" or
-            "downsampled_imagenet/64x64".
+        tfds: name of a TFDS data set of images, such as "cifar10" or "downsampled_imagenet/64x64".
         path: instead of `tfds`, a folder of PNG and JPEG files, or a file NAME.npz of arrays uint8 (N, H, W, C) with
             names such as "x_train" for the split train. Image files have 1 (gray), 3 (RGB) or 4 (RGBA) channels;
             palettes are converted to colors. Subfolders named train, validation and test are the splits. Otherwise
             files are split by the hash of their content (about 90/5/5).
-        image_shape: (height, width, channels) that all images must have. None: the shape of the data set, or of the
-            first image.
+        image_shape: (height, width, channels) of all images. None: the shape of the data set, or of the first image.
         local_dir, try_gcs: see `open_source`.
         data_dir: folder of TFDS and of the files of `ImageSource.array`. None: the default of TFDS.
 
@@ -202,9 +196,8 @@ def open_images(
     checks.check_one_given(tfds=tfds, path=path)
     folder = data_folder(data_dir)
     if path is None:
-        reader = open_tfds(
-            tfds, lambda features: [find_media_feature(features, "Image", "an image")], data_dir, local_dir, try_gcs
-        )
+        find_image = functools.partial(find_media_feature, kind="Image", item="an image")
+        reader = open_tfds(tfds, [find_image], data_dir, local_dir, try_gcs)
         (field,) = reader.fields
         shape = reader.features[field].shape
         is_known = image_shape is None and None not in shape
@@ -218,8 +211,7 @@ def open_images(
         raise ValueError(f"`path` must hold arrays with names such as x_train. Received: path={path}, without any.")
     fingerprint = f"image_arrays/{file.stem}_{file_fingerprint(file)}"
     array_reader = ListReader(file.stem, fingerprint, arrays, lambda image: {"image": image})
-    shape = next(iter(arrays.values())).shape[1:]
-    image_shape = shape if image_shape is None else image_shape
+    image_shape = next(iter(arrays.values())).shape[1:] if image_shape is None else image_shape
     return ImageSource(array_reader, lambda example: example["image"], folder, image_shape)
 
 
@@ -309,8 +301,7 @@ def open_audio(
 
     A file NAME.npz has the arrays `audio`, int16 (S,); `offsets`, integers (N + 1,): recording n is
     `audio[offsets[n]:offsets[n + 1]]`; `sample_rate`, an integer; and optionally `is_test`, bool (N,): the split test.
-    All other recordings are the split train. Recordings are in the order of their content hashes, so each part of a
-    split is a representative sample.
+    All other recordings are the split train. Recordings are in the order of their content hashes.
 
     Args:
         tfds: name of a TFDS data set with a feature `tfds.features.Audio`, such as "groove/full-16000hz".
@@ -321,8 +312,7 @@ def open_audio(
         local_dir, data_dir, try_gcs: see `open_source`.
 
     Raises:
-        ValueError: If none or both of `tfds` and `path` are given, there are no recordings, or `sample_rate` is neither
-            given nor known.
+        ValueError: If not one of `tfds` and `path` is given, there are no recordings, or no `sample_rate` is known.
         ImportError: If tensorflow-datasets is needed and not installed.
 
     Example:
@@ -333,9 +323,8 @@ def open_audio(
     checks.check_one_given(tfds=tfds, path=path)
     folder = data_folder(data_dir)
     if path is None:
-        reader = open_tfds(
-            tfds, lambda features: [find_media_feature(features, "Audio", "a recording")], data_dir, local_dir, try_gcs
-        )
+        find_audio = functools.partial(find_media_feature, kind="Audio", item="a recording")
+        reader = open_tfds(tfds, [find_audio], data_dir, local_dir, try_gcs)
         (field,) = reader.fields
         known_rate = reader.features[field].sample_rate or sample_rate
         if known_rate is None:

@@ -36,8 +36,7 @@ class PythonSource(tfds.core.GeneratorBasedBuilder):
     """Source code of the Python standard library, which needs no download.
 
     One example per file, {"text", "path"}, about 10 MB for Python 3.11. Files are split by the hash of their content
-    (about 90/5/5), so equal files are in one split. Installed packages, tests, build-dependent modules and files that
-    are not UTF-8 are left out.
+    (about 90/5/5). Installed packages, tests, build-dependent modules and files that are not UTF-8 are left out.
 
     The configuration is named after the interpreter and the content ("cpython_3_11_7_<hash>"). Results are comparable
     between runs with the same configuration name.

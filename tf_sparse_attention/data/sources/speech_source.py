@@ -1,5 +1,6 @@
 """Data sets of speech: recordings with transcripts."""
 
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -109,8 +110,7 @@ def open_speech(
 
     Args:
         path: a file NAME.npz of features and labels, or a folder of WAV files.
-        tfds: instead of `path`, the name of a TFDS data set with one recording and one text per example, such as
-            "librispeech".
+        tfds: instead of `path`, a TFDS data set with a recording and a text in each example, such as "librispeech".
         data_dir: folder of TFDS and of prepared features. None: the default of TFDS.
         local_dir, try_gcs: for `tfds`, see `open_source`.
         **log_mel: arguments of `LogMel`; not for a file of features.
@@ -149,11 +149,8 @@ def _open_wav_files(path, log_mel, data_dir):
 
 
 def _open_tfds(name, log_mel, **options):
-    reader = open_tfds(
-        name,
-        lambda features: [find_media_feature(features, "Audio", "a recording"), find_text_feature(features)],
-        **options,
-    )
+    find_audio = functools.partial(find_media_feature, kind="Audio", item="a recording")
+    reader = open_tfds(name, [find_audio, find_text_feature], **options)
     audio, text = reader.fields
     feature = reader.features[audio]
     shape, dtype, rate = tuple(feature.shape), np.dtype(feature.np_dtype), feature.sample_rate
@@ -190,15 +187,23 @@ def _open_features(path, data_dir):
     count = len(arrays["split"])
     offsets = checked_offsets(arrays, "offsets", "features", path, num_parts=count)
     label_offsets = checked_offsets(arrays, "phoneme_offsets", "phonemes", path, num_parts=count)
-    _check_labels(vocabulary, arrays["phonemes"], path)
+    ids = arrays["phonemes"]
+    repeated = sorted({label for label in vocabulary if vocabulary.count(label) > 1})
+    if repeated:
+        raise ValueError(f"`vocabulary` must have each label once. Received: {repeated[0]!r} twice in {path}.")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < len(vocabulary):
+        raise ValueError(
+            f"`phonemes` must be indices into `vocabulary`, from 0 to {len(vocabulary) - 1}. Received: "
+            f"{ids.min()} to {ids.max()} in {path}."
+        )
 
     def read(number):
         frames = arrays["features"][offsets[number] : offsets[number + 1]].astype("float32")
         if "scale" in arrays:
             low, high = arrays["scale"].astype("float32")
             frames = low + (high - low) * frames / 255
-        ids = arrays["phonemes"][label_offsets[number] : label_offsets[number + 1]]
-        return {"name": f"{path.stem}[{number}]", "features": frames, "labels": [vocabulary[i] for i in ids]}
+        labels = ids[label_offsets[number] : label_offsets[number + 1]]
+        return {"name": f"{path.stem}[{number}]", "features": frames, "labels": [vocabulary[i] for i in labels]}
 
     items = {split: np.flatnonzero(arrays["split"] == split) for split in dict.fromkeys(arrays["split"].tolist())}
     reader = ListReader(path.stem, f"{path.stem}#{file_fingerprint(path)}", items, read)
@@ -211,14 +216,3 @@ def _open_features(path, data_dir):
         description={"features": "of the file"},
         labels=vocabulary,
     )
-
-
-def _check_labels(vocabulary, ids, path):
-    repeated = sorted({label for label in vocabulary if vocabulary.count(label) > 1})
-    if repeated:
-        raise ValueError(f"`vocabulary` must have each label once. Received: {repeated[0]!r} twice in {path}.")
-    if len(ids) and not 0 <= ids.min() <= ids.max() < len(vocabulary):
-        raise ValueError(
-            f"`phonemes` must be indices into `vocabulary`, from 0 to {len(vocabulary) - 1}. Received: "
-            f"{ids.min()} to {ids.max()} in {path}."
-        )

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from tf_sparse_attention.data.sources.file_splits import (
     SPLITS,
@@ -38,11 +38,9 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
     - `path` holds one or two different contents: each file is cut like a single file.
 
     Files NAME.gz are decompressed, and `pattern` matches them too: "**/*.txt" also matches NAME.txt.gz. Hidden and
-    blank files are left out. Files are in the order of their content hashes, so each part of a split is a
-    representative sample.
+    blank files are left out. Files are in the order of their content hashes, so parts of a split are random samples.
 
-    Warnings report missing folders of splits, files outside these folders, and files next to the documents that
-    `pattern` does not match.
+    Warnings report missing folders of splits, files outside of them, and files that `pattern` does not match.
 
     Args:
         path: the folder or file.
@@ -56,9 +54,12 @@ def open_text_files(path: str | os.PathLike | None, pattern: str = "**/*.txt") -
         splits = _cut(_list_texts(root.parent, [root]))
     else:
         others = str(pathlib.PurePosixPath(pattern).with_name("*"))
-        files = list_files(root, lambda folder: _match(folder, pattern), others, f"named {pattern}")
-        splits = _split(root, files)
-    if not splits:
+        listed = list_files(root, lambda folder: _match(folder, pattern), others, f"named {pattern}")
+        splits = {split: _list_texts(root, members) for split, members in listed.items()}
+        if "" in splits:
+            files = splits[""]
+            splits = nonempty_splits(files) if len({file.digest for file in files}) >= len(SPLITS) else _cut(files)
+    if not any(splits.values()):
         has_json = root.is_dir() and any(path.name.endswith(JSON_LINES) for path in root.rglob("*"))
         hint = " For JSON lines, set `text_field` to the field with the text." if has_json else ""
         raise ValueError(
@@ -94,15 +95,6 @@ def _match(folder, pattern):
     return [*folder.glob(pattern), *folder.glob(f"{pattern}.gz")]
 
 
-def _split(root: pathlib.Path, paths: Mapping[str, Sequence[pathlib.Path]]) -> dict[str, list[DataFile]]:
-    """Return the files of each non-empty split."""
-    splits = {split: _list_texts(root, members) for split, members in paths.items()}
-    if "" in splits:
-        files = splits[""]
-        return nonempty_splits(files) if len({file.digest for file in files}) >= len(SPLITS) else _cut(files)
-    return {split: files for split, files in splits.items() if files}
-
-
 def _cut(files):
     """Cut each file at 90 and 95 % of its bytes; parts without bytes are left out."""
     splits: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
@@ -113,7 +105,7 @@ def _cut(files):
         for split, begin, end in zip(SPLITS, bounds, bounds[1:], strict=False):
             if begin < end:
                 splits[split].append(dataclasses.replace(file, begin=begin, end=end))
-    return {split: parts for split, parts in splits.items() if parts}
+    return splits
 
 
 def _refuse_json_lines(path):

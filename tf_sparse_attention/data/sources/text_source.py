@@ -1,5 +1,6 @@
 """Text data sets from TFDS, files, or the Python standard library: documents, pairs of texts, and texts with labels."""
 
+import functools
 import itertools
 import os
 import re
@@ -77,13 +78,10 @@ def open_source(
             Otherwise files are split by the hash of their content, and a single file is cut (about 90/5/5).
         pattern: glob pattern of the documents in `path`. Default "**/*.txt".
         local_dir: folder with the files that the builder would download, to work offline. For "pg19" a full or partial
-            copy of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). For other data
-            sets: the manual folder of TFDS, with files of the same name and checksum as the downloads (input.txt for
-            "tiny_shakespeare").
-        text_feature: name of the feature with the text, for `tfds`. None: the only string feature that is not a file
-            name, id or URL.
-        data_dir: folder of TFDS and of token stores, local or in a bucket. None: the default of TFDS
-            (~/tensorflow_datasets).
+            copy of gs://deepmind-gutenberg (metadata.csv and the folders train, validation and test). Otherwise files
+            of the same name and checksum as the downloads (input.txt for "tiny_shakespeare").
+        text_feature: feature with the text, for `tfds`. None: the only string that is not a file name, id or URL.
+        data_dir: folder of TFDS and of token stores, also in a bucket. None: that of TFDS (~/tensorflow_datasets).
         try_gcs: whether prepared data may be read from the public bucket of TFDS.
         text_field: field with the text of JSON lines: `path` is then a file NAME.jsonl or NAME.jsonl.gz, or a folder of
             them, and each line is a document; see `JsonLinesReader`. Several fields joined with "+" are one text.
@@ -105,11 +103,8 @@ def open_source(
     if text_field is not None and path is None:
         raise ValueError(f"`text_field` must be given with `path`. Received: text_field={text_field}, tfds={tfds}.")
     if path is None:
-
-        def find_fields(features: Any) -> list[str]:
-            return [find_text_feature(features, text_feature)]
-
-        reader = open_tfds(tfds, find_fields, data_dir, local_dir, try_gcs)
+        find_text = functools.partial(find_text_feature, text_feature=text_feature)
+        reader = open_tfds(tfds, [find_text], data_dir, local_dir, try_gcs)
         return TextSource(reader, reader.fields[0], reader.data_dir)
     if text_field is not None:
         return TextSource(JsonLinesReader(local_path(path), [text_field]), text_field, data_folder(data_dir))
@@ -125,12 +120,7 @@ def official_word_count(name: str, split: str, num_documents: int) -> int | None
 
 
 class PairSource(NamedTuple):
-    """Pairs of texts: document i of `source` is paired with document i of `target`.
-
-    Attributes:
-        source: `TextSource` of the input texts.
-        target: `TextSource` of the output texts.
-    """
+    """Pairs of texts: document i of `source`, the input, is paired with document i of `target`, the output."""
 
     source: TextSource
     target: TextSource
@@ -167,10 +157,8 @@ def open_pairs(
         source: field of the input text, such as a language. JSON lines also accept joined fields,
             "question+passages", and fields with a list of texts.
         target: field of the output text.
-        tfds: name of a TFDS data set with these text features, such as "wmt14_translate/de-en" or
-            "ted_hrlr_translate/pt_to_en".
-        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz. Lines that lack a field are left
-            out; see `JsonLinesReader`.
+        tfds: name of a TFDS data set with these text features, such as "wmt14_translate/de-en".
+        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz; see `JsonLinesReader`.
         unit: for JSON lines, "document" (default) or "paragraph". Blank lines separate paragraphs. Paragraphs are
             paired if both texts have the same number of paragraphs; other documents are left out.
         target_end: for JSON lines, a line that ends targets, such as the heading of a section that only translations
@@ -179,8 +167,7 @@ def open_pairs(
         **options: `local_dir` and `try_gcs`, see `open_source`.
 
     Raises:
-        ValueError: If none or both of `tfds` and `path` are given, the fields are equal, or there is no such field,
-            file or data set.
+        ValueError: If not one of `tfds` and `path` is given, the fields are equal, or a field or file does not exist.
 
     Example:
 
@@ -199,19 +186,16 @@ def open_pairs(
             "`unit` and `target_end` must have their defaults for a TFDS data set. "
             f"Received: tfds={tfds}, unit={unit!r}, target_end={target_end!r}."
         )
-
-    def find_fields(features: Any) -> list[str]:
-        return [find_text_feature(features, field) for field in fields]
-
-    reader, folder = _open_fields(fields, find_fields, tfds, path, data_dir, **options)
+    finders = [functools.partial(find_text_feature, text_feature=field) for field in fields]
+    reader, folder = _open_fields(fields, finders, tfds, path, data_dir, **options)
     reader = _PairReader(reader, fields, unit, target_end) if is_changed else reader
     return PairSource(*(TextSource(reader, field, folder) for field in fields))
 
 
-def _open_fields(fields, find_fields, tfds, path, data_dir, **options):
+def _open_fields(fields, finders, tfds, path, data_dir, **options):
     """Open several fields of JSON lines or of a TFDS data set; return the reader and the folder for prepared data."""
     if path is None:
-        reader = open_tfds(tfds, find_fields, data_dir, **options)
+        reader = open_tfds(tfds, finders, data_dir, **options)
         return reader, reader.data_dir
     if not str(path).endswith(JSON_LINES):
         raise ValueError(f"`path` must be a file {' or '.join(f'NAME{end}' for end in JSON_LINES)}. Received: {path}.")
@@ -231,19 +215,15 @@ class _PairReader:
         return self._reader.splits
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
-        """Iterate over the pairs of a split; see `Reader.examples`.
-
-        Raises:
-            ValueError: At the end, if no document has equal numbers of source and target paragraphs.
-        """
+        """Iterate over the pairs of a split; see `Reader.examples`."""
         return self._read(self._reader.examples(split), split)
 
     def _read(self, examples, split):
         total = unpaired = 0
         for example in examples:
             total += 1
-            source, target = (example[field] for field in self._fields)
-            texts = source, _cut_at(target, self._end)
+            source, target = self._fields
+            texts = example[source], _cut_at(example[target], self._end)
             sides = [_paragraphs(text) if self._unit == UNITS[1] else [text] for text in texts]
             if len(sides[0]) != len(sides[1]):
                 unpaired += 1
@@ -347,8 +327,7 @@ def open_labeled(
         label_feature: field with the label: a string or an integer for JSON lines, a `ClassLabel` or text for TFDS.
             None: "label" for JSON lines, the only `ClassLabel` for TFDS.
         tfds: name of a TFDS data set, such as "imdb_reviews" or "glue/sst2".
-        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz, see `JsonLinesReader`. Lines that
-            lack a field are left out, and the field "split" can specify the split of a line.
+        path: instead of `tfds`, a file of JSON lines, NAME.jsonl or NAME.jsonl.gz; see `JsonLinesReader`.
         data_dir: see `open_source`.
         **options: `local_dir` and `try_gcs`, see `open_source`.
 
@@ -365,12 +344,9 @@ def open_labeled(
     fields = text_feature or "text", label_feature or "label"
     if path is not None and fields[0] == fields[1]:
         raise ValueError(f"`text_feature` and `label_feature` must be two fields. Received: {fields[0]!r} for both.")
-
-    def find_fields(features: Any) -> tuple[str, str]:
-        text = find_text_feature(features, text_feature)
-        return text, _find_label_feature(features, text, label_feature)
-
-    reader, folder = _open_fields(fields, find_fields, tfds, path, data_dir, **options)
+    find_text = functools.partial(find_text_feature, text_feature=text_feature)
+    finders = find_text, lambda features: _find_label_feature(features, find_text(features), label_feature)
+    reader, folder = _open_fields(fields, finders, tfds, path, data_dir, **options)
     text, label = fields if path is not None else reader.fields
     class_names = None if path is not None else getattr(reader.features[label], "names", None)
     return LabeledSource(TextSource(reader, text, folder), label, class_names)

@@ -266,14 +266,7 @@ class TfdsReader:
         data_dir: folder of TFDS, a string because it can be in a bucket.
     """
 
-    def __init__(
-        self,
-        builder: Any,
-        fields: Sequence[str],
-        local_dir: str | None = None,
-        try_gcs: bool = False,
-        variant: str = "",
-    ) -> None:
+    def __init__(self, builder: Any, fields: Sequence[str], local_dir: str | None, try_gcs: bool, variant: str) -> None:
         self._builder, self._prepare = builder, functools.cache(lambda: prepare(builder, local_dir, try_gcs))
         self.name = builder.info.full_name
         self.fields, self.features = tuple(fields), builder.info.features
@@ -287,12 +280,7 @@ class TfdsReader:
         return tuple(self._builder.info.splits)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
-        """Iterate over the examples of a split, `bytes` for text and arrays for other features; see `Reader.examples`.
-
-        Raises:
-            ValueError: If the split does not exist.
-            ImportError: If the format of the prepared data needs TensorFlow, which is not installed.
-        """
+        """Iterate over the examples of a split, `bytes` for text and arrays for other features."""
         # Mocks of TFDS can have no splits.
         names = {term.split("[")[0].strip() for term in split.split("+")}
         if self.splits and not names <= {*self.splits, "all"}:
@@ -315,12 +303,12 @@ class TfdsReader:
 
 def open_tfds(
     name: str | None,
-    find_fields: Callable[[Any], Sequence[str]],
+    finders: Sequence[Callable[[Any], str]],
     data_dir: str | os.PathLike | None = None,
     local_dir: str | os.PathLike | None = None,
     try_gcs: bool = False,
 ) -> TfdsReader:
-    """Open a TFDS data set; see `open_source`. `find_fields` returns the names of the features to read."""
+    """Open a TFDS data set; see `open_source`. `finders` return the names of the features to read from all features."""
     local: Any = None
     variant = ""
     if local_dir is not None:
@@ -331,7 +319,8 @@ def open_tfds(
             variant = f"@local_{_pg19_fingerprint(local)}"
             data_dir = os.path.join(data_folder(data_dir), variant[1:])
     builder = make_builder(name, data_dir, try_gcs)
-    return TfdsReader(builder, find_fields(builder.info.features), local and str(local), try_gcs, variant)
+    fields = [find(builder.info.features) for find in finders]
+    return TfdsReader(builder, fields, local and str(local), try_gcs, variant)
 
 
 def find_text_feature(features: Any, text_feature: str | None = None) -> str:

@@ -48,7 +48,7 @@ def train_subwords(
     if not counts:
         raise ValueError("`documents` must hold text. Received: none.")
     corpus = _Corpus(counts, max_length, num_iterations)
-    return SubwordTokenizer(_search(corpus, vocabulary_size, 1, MAX_MIN_COUNT))
+    return SubwordTokenizer(_search(corpus, vocabulary_size))
 
 
 def count_words(documents: Iterable[str | bytes]) -> collections.Counter[str]:
@@ -63,10 +63,10 @@ def count_words(documents: Iterable[str | bytes]) -> collections.Counter[str]:
     return counts
 
 
-def _search(corpus, size, lowest, highest):
+def _search(corpus, size):
     """Return the vocabulary closest to a size, by bisection of the minimum count of a subword."""
-    best = None
-    while best is None or lowest <= highest:
+    best, lowest, highest = None, 1, MAX_MIN_COUNT
+    while lowest <= highest:
         min_count = (lowest + highest) // 2
         vocabulary = corpus.vocabulary(min_count)
         logging.info("%d subwords occur %d times or more; target: %d.", len(vocabulary), min_count, size)

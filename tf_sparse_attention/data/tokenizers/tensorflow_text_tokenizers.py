@@ -75,8 +75,7 @@ class TextTokenizer(Tokenizer):
 class SentencePieceTokenizer(TextTokenizer):
     """Tokenizer of a SentencePiece model (Kudo and Richardson 2018): piece i has the id i + 2.
 
-    Not lossless: the model normalizes text, and unknown characters become its unknown piece. Needs tensorflow-text,
-    also in a SavedModel.
+    Not lossless: text is normalized, and unknown characters are lost. Needs tensorflow-text, also in a SavedModel.
 
     Args:
         model: content of a model file, `bytes`, or its base64 encoding, `str`.
