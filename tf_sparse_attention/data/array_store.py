@@ -26,9 +26,11 @@ class DamagedDataError(ValueError):
     """Error for prepared data that are damaged or incomplete."""
 
 
-def damage_message(remove: str | os.PathLike, problem: str) -> str:
-    """Return the error message for damaged data, which says to delete `remove`."""
-    return f"Prepared data must be intact; delete {remove} to prepare them again. Received: {problem}."
+def damage_error(remove: str | os.PathLike, problem: str) -> DamagedDataError:
+    """Return the error for damaged data, which says to delete `remove`."""
+    return DamagedDataError(
+        f"Prepared data must be intact; delete {remove} to prepare them again. Received: {problem}."
+    )
 
 
 class ArrayStore:
@@ -92,7 +94,7 @@ class ArrayStore:
             try:
                 store = cls._open_local(local, identity, write)
             except DamagedDataError as error:
-                raise DamagedDataError(damage_message(remote, f"another store in {remote}")) from error
+                raise damage_error(remote, f"another store in {remote}") from error
         if not (local / UPLOADED).exists():
             remote_files.upload_folder(local, remote, METADATA)
             (local / UPLOADED).touch()
@@ -112,7 +114,7 @@ class ArrayStore:
         for key in {**expected, **saved}:
             if saved.get(key) != expected.get(key):
                 problem = f"{folder}, with {key}={saved.get(key)!r} instead of {expected.get(key)!r}"
-                raise DamagedDataError(damage_message(folder, problem))
+                raise damage_error(folder, problem)
         return store
 
 
@@ -175,9 +177,9 @@ def _read_metadata(path, remove):
         if saved["crc32"] != _checksum(content) or content["format"] != FORMAT:
             raise ValueError("invalid content")
     except FileNotFoundError as error:
-        raise DamagedDataError(damage_message(remove, f"{path}, which is missing")) from error
+        raise damage_error(remove, f"{path}, which is missing") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedDataError(damage_message(remove, f"{path}, with invalid content")) from error
+        raise damage_error(remove, f"{path}, with invalid content") from error
     return content
 
 
@@ -193,11 +195,11 @@ def _check_file(path, saved, remove, name):
     try:
         status = path.stat()
     except FileNotFoundError as error:
-        raise DamagedDataError(damage_message(remove, f"{name}, which is missing")) from error
+        raise damage_error(remove, f"{name}, which is missing") from error
     size = int(np.prod(saved["shape"], dtype="int64")) * np.dtype(saved["dtype"]).itemsize
     key = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, saved["crc32"])
     if status.st_size != size or (key not in _checked and _crc32(path) != saved["crc32"]):
-        raise DamagedDataError(damage_message(remove, f"{name}, with invalid content"))
+        raise damage_error(remove, f"{name}, with invalid content")
     _checked.add(key)
 
 
