@@ -11,12 +11,19 @@ from tf_sparse_attention.models.chat_session import ChatSession
 from tf_sparse_attention.models.encoder import Encoder
 from tf_sparse_attention.models.encoder_tasks import SequenceClassifier, SpanAnswerer, TokenClassifier
 from tf_sparse_attention.models.generator import Generator
-from tf_sparse_attention.models.initialization import initialize_by_depth
-from tf_sparse_attention.models.language_model import LanguageModel
-from tf_sparse_attention.models.metrics import BitsPerByte, Perplexity, PerplexityPerWord, language_model_loss
+from tf_sparse_attention.models.language_model import LanguageModel, initialize_by_depth
+from tf_sparse_attention.models.metrics import (
+    BitsPerByte,
+    CTCLoss,
+    ErrorRate,
+    Perplexity,
+    PerplexityPerWord,
+    PhoneErrorRate,
+    WordErrorRate,
+    language_model_loss,
+)
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.presets import DECODER_PRESETS, PRESETS, TRANSLATION_PRESETS
-from tf_sparse_attention.models.recognition_scores import CTCLoss, ErrorRate, PhoneErrorRate, WordErrorRate
 from tf_sparse_attention.models.sequence_to_sequence import SequenceToSequence
 from tf_sparse_attention.models.speech_recognizer import SpeechRecognizer
 from tf_sparse_attention.models.stateful import StatefulModel

@@ -1,4 +1,4 @@
-"""Language model: a backbone with an output layer for next-token logits."""
+"""Language model: a backbone with an output layer for next-token logits; initial weights for deep models."""
 
 from typing import Any
 
@@ -10,15 +10,14 @@ from tf_sparse_attention.layers import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.generation import Generation
-from tf_sparse_attention.models.initialization import initialize_by_depth
 from tf_sparse_attention.models.inputs import CheckedInputs
 from tf_sparse_attention.models.metrics import nats_of
-from tf_sparse_attention.models.model import Model
+from tf_sparse_attention.models.model import Model, TargetsAsInputs, split_targets
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
-from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs, split_targets
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
 
+SCALE = 0.125  # of the initial weights of deep models
 SOFTMAX = 100  # derived seed: the embedding has clusters of the same shapes, so its seeds must differ
 
 
@@ -277,3 +276,53 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
     @classmethod
     def from_config(cls, config: Config) -> "LanguageModel":
         return cls(**{**config, "backbone": keras.saving.deserialize_keras_object(config["backbone"])})
+
+
+def initialize_by_depth(model: keras.Model, seed: int | None = None) -> None:
+    """Initialize the weights of a language model as in the Sparse Transformer, for very deep models.
+
+    - Kernels of projections and feed-forward: normal, standard deviation 0.125 / sqrt(fan-in). Kernels before a
+      residual addition are also divided by sqrt(2 `num_layers`).
+    - Token embeddings, of size D: 0.125 / sqrt(D). Grid embeddings: 0.125 / sqrt(D * number of axes).
+    - Biases and an untied logit kernel: zero.
+    - All other weights, such as norms and tables of relative positions, do not change.
+
+    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 5.2.
+
+    Args:
+        model: a `LanguageModel`.
+        seed: integer. None: the seed of `keras.utils.set_random_seed`.
+
+    Raises:
+        ValueError: if `model` is not a `LanguageModel`.
+
+    Example:
+        >>> model = LanguageModel.from_preset("sparse_transformer_enwik8", vocabulary_size=258, num_layers=2)
+        >>> initialize_by_depth(model, seed=0)
+    """
+    if not hasattr(model, "backbone"):
+        raise ValueError(f"`model` must be a `LanguageModel`. Received: model={model!r}.")
+    seeds = keras.random.SeedGenerator(seed)
+    for weight in model.trainable_weights:
+        stddev = _stddev(weight, model.backbone)
+        if stddev is not None:
+            weight.assign(keras.random.normal(weight.shape, stddev=stddev, dtype="float32", seed=seeds))
+
+
+def _stddev(weight, backbone):
+    """Return the standard deviation of the initial values of a weight, or None to keep the weight."""
+    owner, name = ["", *weight.path.split("/")][-2:]
+    sizes = tuple(weight.shape)
+    if name == "bias":
+        return 0.0
+    if name == "embeddings":
+        return SCALE * sizes[-1] ** -0.5
+    if owner == "grid_embedding":
+        return SCALE * (sizes[-1] * len(backbone.grid_embedding.grid)) ** -0.5
+    if name != "kernel":
+        return None
+    if owner == "to_vocabulary":
+        return 0.0
+    inputs = sizes[0] * sizes[1] if owner == "attention_output" else sizes[0]
+    residual = owner in ("attention_output", "output")
+    return SCALE * inputs**-0.5 * ((2 * backbone.num_layers) ** -0.5 if residual else 1)

@@ -12,8 +12,7 @@ from tf_sparse_attention.backends import replica_count
 from tf_sparse_attention.data.batches.batches import is_dataset
 from tf_sparse_attention.models.inputs import CheckedInputs
 from tf_sparse_attention.models.language_model import LanguageModel
-from tf_sparse_attention.models.model import Model
-from tf_sparse_attention.models.targets_as_inputs import TargetsAsInputs
+from tf_sparse_attention.models.model import Model, TargetsAsInputs
 from tf_sparse_attention.types import Config, Tensor
 
 KERAS_BATCH_SIZE = 32  # default for arrays

@@ -11,7 +11,7 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.convert.swap.dense_attention import is_dense_attention, is_sparse
 from tf_sparse_attention.convert.swap.recorded_calls import recorded_calls
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.models.layer_sites import find_layer_sites
+from tf_sparse_attention.models.swapped_model import find_layer_sites
 from tf_sparse_attention.types import Tensor
 
 Pair = tuple[keras.layers.Layer, keras.layers.Layer]

@@ -12,9 +12,8 @@ import keras
 
 from tf_sparse_attention.layers.parts.adaptation import copy_low_rank
 from tf_sparse_attention.layers.parts.variables import assign_copy
-from tf_sparse_attention.models.layer_sites import find_layer_sites
 from tf_sparse_attention.models.rebuilding import initialize_with_zeros
-from tf_sparse_attention.models.swapped_model import note_omitted_arguments
+from tf_sparse_attention.models.swapped_model import find_layer_sites, note_omitted_arguments
 
 MISSING: Any = object()  # an attribute or a default that does not exist
 

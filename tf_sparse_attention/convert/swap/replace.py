@@ -9,7 +9,7 @@ from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
 from tf_sparse_attention.convert.swap.model_copy import is_plain_graph
 from tf_sparse_attention.convert.swap.replacement import Replacement
 from tf_sparse_attention.convert.swap.symbolic_calls import SymbolicCalls
-from tf_sparse_attention.models.layer_sites import find_layer_sites
+from tf_sparse_attention.models.swapped_model import find_layer_sites
 
 
 def replace_attention(

@@ -24,9 +24,8 @@ from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, 
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
 from tf_sparse_attention.layers.parts.projections import copy_trainable, input_sizes
-from tf_sparse_attention.models.layer_sites import LayerSite, find_layer_sites, scope_around
 from tf_sparse_attention.models.rebuilding import initialize_with_zeros
-from tf_sparse_attention.models.swapped_model import swap, wrap_for_saving
+from tf_sparse_attention.models.swapped_model import LayerSite, find_layer_sites, scope_around, swap, wrap_for_saving
 
 CROSS_ATTENTION = "it attends to another sequence"
 DECLINED = "make_layer returned None"

@@ -12,7 +12,7 @@ import keras
 
 from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
 from tf_sparse_attention.layers.parts.call_inputs import normalize_self_attention
-from tf_sparse_attention.models.layer_sites import find_layer_sites
+from tf_sparse_attention.models.swapped_model import find_layer_sites
 from tf_sparse_attention.types import Shape
 
 # Sizes to try for the unknown axes of a model's inputs, until the model accepts one. Short lengths come first because
