@@ -8,8 +8,7 @@ from keras import ops
 from tests.contracts import assert_close, normal, to_numpy
 from tests.draws import first
 from tf_sparse_attention.layers import SinusoidalEmbedding
-from tf_sparse_attention.ops.positions import Rotary
-from tf_sparse_attention.ops.rotary import RotarySettings, cosines_and_sines
+from tf_sparse_attention.ops.positions import Rotary, RotarySettings, cosines_and_sines
 
 HEADS = (0, 2, 1, 3)  # (B, N, T, H) from (B, T, N, H) and back
 NEAR, FAR = np.arange(64), np.arange(0, 8193, 512)

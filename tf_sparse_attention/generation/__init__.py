@@ -6,13 +6,14 @@ The loop and the beam search accept any step function, with or without a cache, 
 from tf_sparse_attention.generation.beam_search import Beams, beam_search
 from tf_sparse_attention.generation.ctc import Transcript, ctc_beam_search, ctc_greedy
 from tf_sparse_attention.generation.loop import Generated, Progress, advance, begin, bucket_length, generate
-from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
 from tf_sparse_attention.generation.samplers import (
+    block_ngrams,
     check_settings,
     greedy,
     keep_likely,
     keep_nucleus,
     keep_top_k,
+    penalize_repetition,
     sample,
 )
 from tf_sparse_attention.generation.speculative import SpeculativeState, speculate

@@ -13,8 +13,14 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.generation.repetition import block_ngrams, penalize_repetition
-from tf_sparse_attention.generation.samplers import check_settings, greedy, restrict, sample
+from tf_sparse_attention.generation.samplers import (
+    block_ngrams,
+    check_settings,
+    greedy,
+    penalize_repetition,
+    restrict,
+    sample,
+)
 from tf_sparse_attention.types import Tensor
 
 CUTS = {"top_k": "int32", "top_p": "float32", "min_p": "float32"}

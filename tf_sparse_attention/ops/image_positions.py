@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention.ops.attend import score_dtype
-from tf_sparse_attention.ops.positions import Distances, NoPosition, Rotary, skew
-from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings
+from tf_sparse_attention.ops.positions import PLAIN, Distances, NoPosition, Rotary, RotarySettings, skew
 from tf_sparse_attention.ops.shapes import matmul_last_axis, shape
 from tf_sparse_attention.types import Tensor
 

@@ -12,8 +12,7 @@ from tf_sparse_attention.patterns.group_band import GroupBand, GroupSelector
 from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.patterns.nearest import Nearest
-from tf_sparse_attention.patterns.pattern import Call, Pattern, Union
-from tf_sparse_attention.patterns.per_head import Heads, InTurn
+from tf_sparse_attention.patterns.pattern import Call, Heads, InTurn, Pattern, Union
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.patterns.selection import NewTokens, Selection, Selector, TokenFeatures, TokenInfo
 from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.attention import attention_checks, streaming_cache
+from tf_sparse_attention.layers.attention import attention_checks
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.adaptation import AdaptableMixin
@@ -30,9 +30,8 @@ from tf_sparse_attention.ops.attend import Dropout
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.shapes import shape
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern, dense_pattern
 from tf_sparse_attention.patterns.engine.decoding import cross_cache, decode_cross_pattern, extend_pattern
-from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.engine.head_plans import AttentionOptions, HeadPlan, plan_heads
 from tf_sparse_attention.patterns.engine.kv_cache import (
     LONGEST,
@@ -534,7 +533,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             raise ValueError(f"`{self.name}` must be built before it decodes. Received: a layer that is not built.")
         plans = head_plans(self)
         if max_length is None:
-            max_length = streaming_cache.unbounded_length(self, plans)
+            max_length = attention_checks.unbounded_length(self, plans)
         for name, size in (("batch_size", batch_size), ("max_length", max_length)):
             if not ops.is_tensor(size):
                 checks.check_count(name, size)
@@ -556,7 +555,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         cache |= self.init_extra_entries(cache, batch_size, rewind)
         cache[NUM_TOKENS] = ops.zeros((batch_size,), dtype="int32")
         if positions_in_cache:
-            streaming_cache.check_streaming(self, plans, memory)
+            attention_checks.check_streaming(self, plans, memory)
             cache[STREAMING] = ops.zeros((batch_size,), dtype="int32")
         if rewind:
             cache[LONGEST] = ops.zeros((batch_size,), dtype="int32")
@@ -689,7 +688,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         key = query if key is None else key
         plans, options, farthest = head_plans(self), self.attention_options(), None
         if STREAMING in cache:
-            farthest = sum(streaming_cache.cache_sizes(self, plans)) - 1
+            farthest = sum(attention_checks.streaming_sizes(self, plans)) - 1
         return extend_pattern(plans, cache, query, key, value, self.selectors, compared, tokens, options, farthest)
 
     @property

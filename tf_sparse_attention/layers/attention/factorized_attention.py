@@ -8,8 +8,7 @@ import keras
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.pattern import Pattern, Union
-from tf_sparse_attention.patterns.per_head import Heads, InTurn
+from tf_sparse_attention.patterns.pattern import Heads, InTurn, Pattern, Union
 from tf_sparse_attention.patterns.stride import Stride
 from tf_sparse_attention.patterns.summary import Summary
 from tf_sparse_attention.patterns.window import Window

@@ -17,8 +17,7 @@ from tf_sparse_attention.ops.masks import TokenMasks, dense_mask
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.ops.span import Span
 from tf_sparse_attention.patterns.blocks import Blocks
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
-from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern, dense_pattern
 from tf_sparse_attention.patterns.global_tokens import Global, GlobalQueries, find_global
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection

@@ -22,8 +22,7 @@ from tf_sparse_attention.layers.parts.call_inputs import (
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
 from tf_sparse_attention.ops.masks import slice_mask_heads
 from tf_sparse_attention.patterns.engine.kv_cache import Cache
-from tf_sparse_attention.patterns.pattern import Pattern
-from tf_sparse_attention.patterns.per_head import Heads
+from tf_sparse_attention.patterns.pattern import Heads, Pattern
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 

@@ -19,9 +19,8 @@ from tf_sparse_attention.ops.compressed_attention import (
 from tf_sparse_attention.ops.gather import take_positions, write_slots
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.shapes import in_range, shape, split
-from tf_sparse_attention.patterns.engine.attention import attend_pattern
+from tf_sparse_attention.patterns.engine.attention import attend_pattern, dense_pattern
 from tf_sparse_attention.patterns.engine.decoding import extend_pattern
-from tf_sparse_attention.patterns.engine.dense_reference import dense_pattern
 from tf_sparse_attention.patterns.engine.kv_cache import Cache, fill_cache, num_removable
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks

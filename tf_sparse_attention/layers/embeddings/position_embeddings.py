@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.ops.positions import cosines_and_sines
 from tf_sparse_attention.ops.random_bits import derived_seed
-from tf_sparse_attention.ops.rotary import cosines_and_sines
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Shape, Tensor
 

@@ -9,7 +9,7 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.layers.parts import projections
 from tf_sparse_attention.layers.parts.variables import state_dtype
-from tf_sparse_attention.ops.rotary import PLAIN, RotarySettings
+from tf_sparse_attention.ops.positions import PLAIN, RotarySettings
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 ROTARY = "rotary_"
