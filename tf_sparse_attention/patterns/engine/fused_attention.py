@@ -1,15 +1,14 @@
 """Attention of an arrangement by a kernel, if one supports it: the same results without an array of scores."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 
 from keras import ops
 
-from tf_sparse_attention.kernels import mosaic, triton
 from tf_sparse_attention.kernels.availability import (
     MAX_LENGTH,
     MIN_LENGTH,
     MOSAIC,
-    TRITON,
     Decision,
     Kernel,
     UnsupportedByKernel,
@@ -31,7 +30,6 @@ from tf_sparse_attention.patterns.engine.pattern_mask import (
 from tf_sparse_attention.patterns.pattern import Call
 from tf_sparse_attention.types import Tensor
 
-KERNELS = {MOSAIC: mosaic, TRITON: triton}
 MAX_VISIBLE_SHARE = 0.25  # of all blocks, for a union; causal dense attention has half of them
 MIN_GROUP = 64  # queries and keys of a group; kernels would pad smaller groups
 UNKNOWN = "the batch size or a length is unknown when the program is made"
@@ -136,6 +134,17 @@ def _or_none(attend: Callable[[Kernel], Attended], leaves: Sequence[Leaf]) -> At
     return attended
 
 
+def _kernel_module(kernel: Kernel) -> ModuleType:
+    """Import the module of a kernel on first use."""
+    if kernel.name == MOSAIC:
+        from tf_sparse_attention.kernels import mosaic
+
+        return mosaic
+    from tf_sparse_attention.kernels import triton
+
+    return triton
+
+
 def _run(
     kernel: Kernel,
     rows: Sequence[Tensor],
@@ -145,7 +154,7 @@ def _run(
     max_visible_share: float = 1.0,
 ) -> Attended:
     """Run a kernel if it supports queries, keys, values and a mask with not too many visible blocks."""
-    module, lengths = KERNELS[kernel.name], (shape(rows[0])[2], shape(rows[1])[2])
+    module, lengths = _kernel_module(kernel), (shape(rows[0])[2], shape(rows[1])[2])
     module.check_arrays(*rows, kernel.interpret)
     names = tuple(data[0]), tuple(data[1])
     spec = KernelSpec(mask, names, lengths, module.block_sizes(mask, lengths), kernel.interpret)
@@ -182,7 +191,7 @@ def _check_call(kernel, inputs, dropout, returns):
     if not are_known(heads):
         raise UnsupportedByKernel(UNKNOWN)
     _check_sizes(batch, length, shape(inputs.key)[2])
-    KERNELS[kernel.name].check_arrays(inputs.query, inputs.key, inputs.value, kernel.interpret)
+    _kernel_module(kernel).check_arrays(inputs.query, inputs.key, inputs.value, kernel.interpret)
     if returns["return_weights"]:
         raise UnsupportedByKernel("`return_attention_scores` needs all weights")
     _check_dropout(dropout)
