@@ -14,7 +14,7 @@ from keras import ops
 from benchmarks.cores import BLOCK, CORES, KEY_HEADS, NUM_CLUSTERS, NUM_SUMMARY, SHARED, SLOTTED, STRIDE, TOP_K, WIDTH
 from benchmarks.worker import DENSE
 from tf_sparse_attention import layers
-from tf_sparse_attention.layers.blocks.transformer_block import remat_call
+from tf_sparse_attention.layers.transformer_block import remat_call
 from tf_sparse_attention.ops import kmeans
 
 

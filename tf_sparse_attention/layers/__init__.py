@@ -1,5 +1,6 @@
 """Keras layers for sparse attention."""
 
+from tf_sparse_attention.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
 from tf_sparse_attention.layers.attention.all_attention import AllAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.block_selected_attention import BlockSelectedAttention
@@ -15,11 +16,10 @@ from tf_sparse_attention.layers.attention.native_sparse_attention import NativeS
 from tf_sparse_attention.layers.attention.routing_attention import RoutingAttention
 from tf_sparse_attention.layers.attention.sparse_attention import SparseAttention
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
-from tf_sparse_attention.layers.blocks.feed_forward import FeedForward, SoftmaxFeedForward
-from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
-from tf_sparse_attention.layers.blocks.transformer_block import TransformerBlock
-from tf_sparse_attention.layers.embeddings.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax
-from tf_sparse_attention.layers.embeddings.position_embeddings import GridEmbedding, SinusoidalEmbedding
+from tf_sparse_attention.layers.feed_forward import FeedForward, SoftmaxFeedForward
+from tf_sparse_attention.layers.frame_subsampling import FrameSubsampling
+from tf_sparse_attention.layers.position_embeddings import GridEmbedding, SinusoidalEmbedding
+from tf_sparse_attention.layers.transformer_block import TransformerBlock
 
 __all__ = [
     "AdaptiveEmbedding",

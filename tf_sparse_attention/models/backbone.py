@@ -19,10 +19,10 @@ from tf_sparse_attention.layers.attention.attention_checks import (
     num_cached_tokens,
 )
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
-from tf_sparse_attention.layers.blocks.transformer_block import is_before, make_norm
 from tf_sparse_attention.layers.data_parallel import SeedGenerator
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.layers.parts.call_inputs import as_integers, token_mask, zero_padding
+from tf_sparse_attention.layers.transformer_block import is_before, make_norm
 from tf_sparse_attention.models.backbone_options import (
     GROUPS,
     AttentionOptions,

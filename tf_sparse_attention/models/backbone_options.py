@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.layers.blocks.transformer_block import NORMS
+from tf_sparse_attention.layers.transformer_block import NORMS
 from tf_sparse_attention.models.blocks import parse_attention
 from tf_sparse_attention.types import Config
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.generation.ctc import ctc_beam_search, ctc_greedy
-from tf_sparse_attention.layers.blocks.frame_subsampling import FrameSubsampling
+from tf_sparse_attention.layers.frame_subsampling import FrameSubsampling
 from tf_sparse_attention.layers.parts.adaptation import sublayer_policy
 from tf_sparse_attention.models.backbone import Backbone
 from tf_sparse_attention.models.model import Model

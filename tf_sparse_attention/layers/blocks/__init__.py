@@ -1,3 +1,0 @@
-"""Transformer blocks, feed-forward layers and frame subsampling."""
-
-__all__ = []

@@ -1,3 +1,0 @@
-"""Position embeddings and adaptive vocabularies."""
-
-__all__ = []
