@@ -13,8 +13,8 @@ import tf_sparse_attention as tsa
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.export.serving import LOCAL, ROUTING, TEXTS, WINDOW, call, export, generate, make_model, nats_of_texts
 from tf_sparse_attention.data import ByteTokenizer
-from tf_sparse_attention.export import Input, Signature, input_checks, saved_model, write_saved_model
-from tf_sparse_attention.export.weights import quantize
+from tf_sparse_attention.export import Input, Signature, input_checks, write_saved_model
+from tf_sparse_attention.export.saved_model import quantize
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 
@@ -121,9 +121,6 @@ def test_an_earlier_export_is_replaced_as_a_whole(model, tmp_path):
     with pytest.raises(OSError, match="the disk is full"):
         write_saved_model(path, model, {"double": scaled(2.0, function=fail)}, "A model")
     assert os.listdir(tmp_path) == ["model"] and (path / "saved_model.pb").stat().st_mtime_ns == before
-    # The file is read after it is written.
-    with pytest.raises(RuntimeError, match=r"must have .* in its signature 'double'\. Received: "):
-        saved_model._check_written(path, {"double": scaled(2.0, outputs={"z": "other values"})})
 
 
 def scaled(factor, **changes):
@@ -164,7 +161,7 @@ def test_arguments_that_do_not_fit_are_errors_that_name_them(model, tmp_path, mo
         ({"model": keras.Sequential()}, "`model` must be a `LanguageModel`"),
         ({"model": not_causal}, "`model` must be causal"),
         ({"model": small}, "`tokenizer` must not have .* 258 ids and a model with 200"),
-        ({"tokenizer": "bytes"}, "`tokenizer` must be a tokenizer"),
+        ({"tokenizer": "bytes"}, "`tokenizer` must be a .*Tokenizer"),
         ({"weight_dtype": "int4"}, "`weight_dtype`"),
         ({"sequence_length": 0}, "`sequence_length`"),
         ({"batch_size": 0}, "`batch_size`"),

@@ -1,11 +1,10 @@
 """Export of models to files that run without this library: SavedModels, LiteRT and ONNX."""
 
-from tf_sparse_attention.export.audio import export_audio
 from tf_sparse_attention.export.encoder_decoder import export_sequence_to_sequence
 from tf_sparse_attention.export.encoder_tasks import export_classifier, export_span_answerer
-from tf_sparse_attention.export.images import export_images
 from tf_sparse_attention.export.language_model import export_language_model
 from tf_sparse_attention.export.litert import export_litert
+from tf_sparse_attention.export.media import export_audio, export_images
 from tf_sparse_attention.export.onnx import export_onnx
 from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
 from tf_sparse_attention.export.speech import export_speech

@@ -1,31 +1,24 @@
 """SavedModels of encoder-decoders: source text in, target text out."""
 
+import functools
 import os
 import pathlib
 
 import tensorflow as tf
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.input_checks import (
-    assert_all,
-    assert_max_length,
-    assert_same_rows,
-    assert_settings,
-    check_kind,
-    check_tokenizer,
-)
+from tf_sparse_attention.data import Tokenizer
+from tf_sparse_attention.export.input_checks import check_codec, check_kind, require, same_rows
 from tf_sparse_attention.export.sampling_loop import (
-    COMPILATION_NOTE,
     MAX_TOKENS,
     MIN_LENGTH,
+    Prompts,
     SamplingLoop,
     bucket,
-    setting_inputs,
     text_outputs,
 )
 from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
-from tf_sparse_attention.export.token_rows import append_id, bits, maximum, row_lengths
+from tf_sparse_attention.export.token_rows import append_end, bits, maximum, row_lengths
 from tf_sparse_attention.models import SequenceToSequence
 from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.types import Tensor
@@ -72,20 +65,21 @@ def export_sequence_to_sequence(
         >>> served(text=tf.constant(["Guten Tag"]), **{name: tf.constant(x) for name, x in settings.items()})["text"]
     """
     source_tokenizer = tokenizer if source_tokenizer is None else source_tokenizer
-    check_kind(model, "A SavedModel", (SequenceToSequence,))
-    check_tokenizer("tokenizer", tokenizer, model.vocabulary_size)
-    check_tokenizer("source_tokenizer", source_tokenizer, model.source_vocabulary_size)
+    check_kind(model, (SequenceToSequence,))
+    check_codec("tokenizer", tokenizer, Tokenizer, model.vocabulary_size)
+    check_codec("source_tokenizer", source_tokenizer, Tokenizer, model.source_vocabulary_size)
     checks.check_switch("append_end", append_end)
-    checks.check_switch("jit_compile", jit_compile)
     tokenizers = [tokenizer, source_tokenizer]
-    sources = _Sources(source_tokenizer, append_end, model.encoder.max_length or MAX_TOKENS)
+    max_length = model.encoder.max_length or MAX_TOKENS
+    sources = Input.strings("text", f"source, bytes, of at most {max_length} tokens", "A line of text.")
+    read_source = functools.partial(_read_source, source_tokenizer, append_end, max_length)
     names = " and ".join(dict.fromkeys(f"`{type(each).__name__}`" for each in tokenizers))
     return write_saved_model(
         path,
         model,
         {
-            "generate": _generate(model, tokenizer, sources, jit_compile),
-            "score": _score(model, tokenizer, sources),
+            "generate": _generate(model, tokenizer, sources, read_source, jit_compile),
+            "score": _score(model, tokenizer, sources, read_source),
         },
         title="An encoder-decoder",
         description=f"A vocabulary of {model.vocabulary_size} ids of {names}.",
@@ -94,78 +88,64 @@ def export_sequence_to_sequence(
     )
 
 
-class _Sources:
-    """Encoder inputs from source texts, padded to one of a few lengths."""
-
-    def __init__(self, tokenizer: Tokenizer, append_end: bool, max_length: int) -> None:
-        self.tokenizer, self.append_end, self.max_length = tokenizer, append_end, max_length
-        meaning = f"source, bytes, of at most {max_length} tokens"
-        self.input = Input.strings("text", meaning, "A line of text.")
-
-    def read(self, text: Tensor, num_rows: Tensor) -> dict[str, Tensor]:
-        """Return the encoder inputs: ids, int32 (num_rows, S), and padding mask, bool (num_rows, S)."""
-        ids = self.tokenizer.tokenize(text)
-        ids = append_id(ids, self.tokenizer.end_id) if self.append_end else ids
-        lengths = row_lengths(ids)
-        is_valid = (lengths > 0) & (lengths <= self.max_length)
-        message = f"`text` must have 1 to {self.max_length} tokens per row."
-        with tf.control_dependencies(assert_all([(tf.reduce_all(is_valid), message, lengths)])):
-            size = bucket(maximum(lengths), MIN_LENGTH, self.max_length)
-        rows = [[0, num_rows - tf.size(text)]]
-        mask = tf.range(size) < tf.pad(lengths, rows)[:, None]
-        padded = tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*rows, [0, 0]])
-        # Padding rows attend to one token, so that no row of the mask is all False.
-        return {"encoder_token_ids": tf.cast(padded, tf.int32), "encoder_padding_mask": mask | (tf.range(size) == 0)}
+def _read_source(tokenizer: Tokenizer, append: bool, max_length: int, text: Tensor, num_rows: Tensor) -> dict:
+    """Return the encoder inputs, padded to one of a few lengths: ids, int32, and mask, bool, (num_rows, S)."""
+    ids = tokenizer.tokenize(text)
+    ids = append_end(ids, tokenizer) if append else ids
+    lengths = row_lengths(ids)
+    is_valid = tf.reduce_all((lengths > 0) & (lengths <= max_length))
+    lengths = require(lengths, (is_valid, f"`text` must have 1 to {max_length} tokens per row.", lengths))
+    size = bucket(maximum(lengths), MIN_LENGTH, max_length)
+    rows = [[0, num_rows - tf.size(text)]]
+    padded = tf.pad(ids.to_tensor(shape=tf.stack([-1, size])), [*rows, [0, 0]])
+    # Padding rows attend to one token, so that no row of the mask is all False.
+    mask = tf.sequence_mask(tf.pad(lengths, rows, constant_values=1), size)
+    return {"encoder_token_ids": tf.cast(padded, tf.int32), "encoder_padding_mask": mask}
 
 
-def _generate(model, tokenizer, sources, jit_compile):
-    ids = tokenizer.vocabulary_size, (tokenizer.end_id,), tokenizer.start_id
-    loop = SamplingLoop(model.decoder, *ids, jit_compile, encode=lambda source: model.encode(source, training=False))
+def _generate(model, tokenizer, sources, read_source, jit_compile):
+    def encode(source):
+        return model.encode(source, training=False)
 
-    def generate(text, max_length, temperature, top_p, seed):
-        lengths = tf.zeros_like(text, tf.int32)  # no prompts
-        assertions = assert_max_length(max_length, lengths, loop.max_length)
-        assertions += assert_settings("text", tf.size(text), temperature, top_p)
-        settings = temperature, top_p, seed
-        rows = loop(
-            tf.zeros((tf.size(text), 1), tf.int32),
-            lengths,
-            max_length,
-            settings,
-            assertions,
-            lambda num_rows: sources.read(text, num_rows),
-        )
-        return text_outputs(tokenizer, rows)
+    loop = SamplingLoop(model.decoder, tokenizer, jit_compile, (tokenizer.end_id,), encode=encode)
 
-    inputs = [
-        sources.input,
-        Input.scalar("max_length", tf.int32, f"maximum number of tokens of a target, at most {loop.max_length}", 60),
-        *setting_inputs("texts", temperature=0.0, top_p=1.0),
-    ]
+    def read(text, max_length):
+        no_prompts = tf.zeros((tf.size(text), 1), tf.int32)
+        return Prompts(no_prompts, no_prompts[:, 0], max_length, read_source=functools.partial(read_source, text))
+
+    length = f"maximum number of tokens of a target, at most {loop.max_length}"
     outputs = {
         "text": "target, valid UTF-8 with U+FFFD for invalid bytes",
         "text_bytes": "target as bytes, valid UTF-8 or not",
         "num_tokens": "tokens of the target",
         "log_prob": "log-probability of the target and its end id, in nats",
     }
-    return Signature(generate, inputs, outputs, "generated targets", COMPILATION_NOTE)
+    return loop.signature(
+        "generated targets",
+        [sources, Input.scalar("max_length", tf.int32, length, 60)],
+        read,
+        outputs,
+        functools.partial(text_outputs, tokenizer),
+        rows="texts",
+        temperature=0.0,
+    )
 
 
-def _score(model, tokenizer, sources):
+def _score(model, tokenizer, sources, read_source):
     num_positions = model.decoder.backbone.max_length
 
     def score(text, target):
-        with tf.control_dependencies(assert_same_rows(("text", "target"), text, target)):
-            ids = append_id(tokenizer.tokenize(target), tokenizer.end_id)
+        target = require(target, same_rows(("text", "target"), text, target))
+        ids = append_end(tokenizer.tokenize(target), tokenizer)
         lengths = row_lengths(ids)
-        message = f"`target` must have at most {num_positions} tokens with its end id."
-        fits = [] if num_positions is None else assert_all([(maximum(lengths) <= num_positions, message, lengths)])
-        with tf.control_dependencies(fits):
-            targets = tf.cast(ids.to_tensor(), tf.int32)
-        is_token = tf.range(tf.shape(targets)[1]) < lengths[:, None]
+        if num_positions is not None:
+            message = f"`target` must have at most {num_positions} tokens with its end id."
+            lengths = require(lengths, (maximum(lengths) <= num_positions, message, lengths))
+        is_token = tf.sequence_mask(lengths)
+        targets = tf.cast(ids.to_tensor(), tf.int32)
         inputs = tf.pad(targets[:, :-1], [[0, 0], [1, 0]], constant_values=tokenizer.start_id)
         decoder_inputs = {"decoder_token_ids": tf.where(is_token, inputs, 0), "decoder_padding_mask": is_token}
-        logits = model({**sources.read(text, tf.size(text)), **decoder_inputs}, training=False)
+        logits = model({**read_source(text, tf.size(text)), **decoder_inputs}, training=False)
         nats = tf.reduce_sum(tf.where(is_token, nats_of(targets, logits), 0), axis=1)
         num_bytes = tf.strings.length(target, unit="BYTE")
         return {"bits_per_byte": bits(nats, num_bytes), "nats": nats, "num_bytes": num_bytes, "num_tokens": lengths}
@@ -176,5 +156,5 @@ def _score(model, tokenizer, sources):
         "num_tokens": "number of tokens of the target, including the end id",
         "bits_per_byte": "nats / ln 2 / num_bytes; 0 for an empty target",
     }
-    inputs = [sources.input, Input.strings("target", "target, bytes", "Another one.")]
+    inputs = [sources, Input.strings("target", "target, bytes", "Another one.")]
     return Signature(score, inputs, outputs, "log-likelihood of targets, given sources")

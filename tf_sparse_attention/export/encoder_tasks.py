@@ -10,16 +10,10 @@ import keras
 import tensorflow as tf
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.input_checks import (
-    assert_all,
-    assert_same_rows,
-    check_kind,
-    check_labels,
-    check_tokenizer,
-)
+from tf_sparse_attention.data import Tokenizer
+from tf_sparse_attention.export.input_checks import check_codec, check_kind, check_labels, require, same_rows
 from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
-from tf_sparse_attention.export.token_rows import append_id, maximum, prepend_id, row_lengths
+from tf_sparse_attention.export.token_rows import append_end, maximum, row_lengths, with_start_and_end
 from tf_sparse_attention.models import Backbone, Encoder, SequenceClassifier, SpanAnswerer, TokenClassifier
 from tf_sparse_attention.models.encoder_tasks import ANSWER_MASK, EncoderTask
 from tf_sparse_attention.types import Tensor
@@ -128,8 +122,8 @@ def export_span_answerer(
 
 def _check_encoder_task(model, kinds, tokenizer, sequence_length):
     """Raise a `ValueError` unless the model is of one of `kinds` and fits the tokenizer and `sequence_length`."""
-    check_kind(model, "A SavedModel", kinds)
-    check_tokenizer("tokenizer", tokenizer, model.vocabulary_size)
+    check_kind(model, kinds)
+    check_codec("tokenizer", tokenizer, Tokenizer, model.vocabulary_size)
     checks.check_count("sequence_length", sequence_length)
     limit = getattr(model.encoder, "max_length", None)
     if sequence_length < 4 or (limit is not None and sequence_length > limit):
@@ -168,10 +162,9 @@ def _classify(model, tokenizer, labels, sequence_length):
 
     def classify(text):
         ids = tokenizer.tokenize(text)
-        whole = prepend_id(append_id(ids, tokenizer.end_id), tokenizer.start_id)
-        kept = whole[:, :sequence_length]
-        rows, lengths = tf.cast(kept.to_tensor(), tf.int32), row_lengths(kept)
-        probabilities = tf.nn.softmax(model(encoder_inputs(model, rows, lengths), training=False))
+        whole = with_start_and_end(ids, tokenizer)
+        rows, inputs = _truncate(model, whole, sequence_length)
+        probabilities = tf.nn.softmax(model(inputs, training=False))
         outputs = {
             "label": tf.gather(labels, tf.argmax(probabilities, axis=-1)),
             "probabilities": probabilities,
@@ -186,13 +179,19 @@ def _classify(model, tokenizer, labels, sequence_length):
         "num_tokens": "number of text tokens after truncation",
         "is_cut": f"whether the text was truncated to {sequence_length} ids, including start and end id",
     }
-    notes = ""
-    if is_token_classifier:
-        outputs["tokens"] = "text of each token"
-        notes = 'After the last token of a row, labels and tokens are "" and probabilities are 0.'
     inputs = [Input.strings("text", "bytes, valid UTF-8 or not", "def main():", "A line of text.")]
-    what = "tokens" if is_token_classifier else "texts"
-    return Signature(classify, inputs, outputs, f"labels of {what}", notes)
+    if not is_token_classifier:
+        return Signature(classify, inputs, outputs, "labels of texts")
+    outputs["tokens"] = "text of each token"
+    notes = 'After the last token of a row, labels and tokens are "" and probabilities are 0.'
+    return Signature(classify, inputs, outputs, "labels of tokens", notes)
+
+
+def _truncate(model, ids, sequence_length):
+    """Return ragged ids of at most `sequence_length` per row as int32 (B, T), and the inputs of the model for them."""
+    kept = ids[:, :sequence_length]
+    rows = tf.cast(kept.to_tensor(), tf.int32)
+    return rows, encoder_inputs(model, rows, row_lengths(kept))
 
 
 def _per_token(tokenizer, rows, outputs):
@@ -212,20 +211,17 @@ def _per_token(tokenizer, rows, outputs):
 
 def _answer(model, tokenizer, sequence_length):
     def answer(question, text):
-        with tf.control_dependencies(assert_same_rows(("question", "text"), question, text)):
-            questions, ids = tokenizer.tokenize(question), tokenizer.tokenize(text)
-        questions = prepend_id(append_id(questions, tokenizer.end_id), tokenizer.start_id)
+        question = require(question, same_rows(("question", "text"), question, text))
+        questions, ids = with_start_and_end(tokenizer.tokenize(question), tokenizer), tokenizer.tokenize(text)
         first = row_lengths(questions)
-        longest = maximum(first, 0)
-        message = f"`question` must have at most {sequence_length - 4} tokens."
-        with tf.control_dependencies(assert_all([(longest <= sequence_length - 2, message, longest - 2)])):
-            whole = tf.concat([questions, append_id(ids, tokenizer.end_id)], axis=1)
-        kept = whole[:, :sequence_length]
-        rows, lengths = tf.cast(kept.to_tensor(), tf.int32), row_lengths(kept)
+        longest, message = maximum(first, 0), f"`question` must have at most {sequence_length - 4} tokens."
+        first = require(first, (longest <= sequence_length - 2, message, longest - 2))
+        whole = tf.concat([questions, append_end(ids, tokenizer)], axis=1)
+        rows, inputs = _truncate(model, whole, sequence_length)
         num_tokens = tf.minimum(row_lengths(ids), sequence_length - first)
         positions = tf.range(tf.shape(rows)[1])
         is_text = (positions >= first[:, None]) & (positions < (first + num_tokens)[:, None])
-        logits = model({**encoder_inputs(model, rows, lengths), ANSWER_MASK: is_text}, training=False)
+        logits = model({**inputs, ANSWER_MASK: is_text}, training=False)
         start, end, log_prob = model.spans(keras.ops.convert_to_tensor(logits))
         is_answer = (positions >= start[:, None]) & (positions <= end[:, None])
         return {

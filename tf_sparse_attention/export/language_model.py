@@ -1,22 +1,16 @@
 """SavedModels of language models: text in; likelihoods, continuations and embeddings out."""
 
+import functools
 import os
 import pathlib
 
 import tensorflow as tf
 
-from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
-from tf_sparse_attention.export.input_checks import (
-    assert_max_length,
-    assert_settings,
-    check_causal,
-    check_length,
-    check_tokenizer,
-)
-from tf_sparse_attention.export.sampling_loop import COMPILATION_NOTE, SamplingLoop, setting_inputs, text_outputs
+from tf_sparse_attention.data import Tokenizer
+from tf_sparse_attention.export.input_checks import check_codec, check_language_model, check_length
+from tf_sparse_attention.export.sampling_loop import Prompts, SamplingLoop, text_outputs
 from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
-from tf_sparse_attention.export.token_rows import bits, row_lengths, sum_over_windows, window_nats
+from tf_sparse_attention.export.token_rows import bits, row_lengths, sum_nats, sum_over_windows
 from tf_sparse_attention.models import LanguageModel
 
 TEXT = Input.strings("text", "bytes, valid UTF-8 or not, of any length", "def main():", "A line of text.")
@@ -73,12 +67,10 @@ def export_language_model(
         >>> served = tf.saved_model.load("saved_model").signatures
         >>> served["score"](text=tf.constant(["def main():"]))["bits_per_byte"]
     """
-    check_causal(model)
-    check_tokenizer("tokenizer", tokenizer, model.backbone.vocabulary_size)
-    check_length("sequence_length", sequence_length, model.backbone.max_length)
-    checks.check_count("batch_size", batch_size)
-    checks.check_switch("jit_compile", jit_compile)
+    check_language_model(model)
     backbone = model.backbone
+    check_codec("tokenizer", tokenizer, Tokenizer, backbone.vocabulary_size)
+    check_length("sequence_length", sequence_length, backbone.max_length)
     return write_saved_model(
         path,
         model,
@@ -95,11 +87,9 @@ def export_language_model(
 
 
 def _score(model, tokenizer, sequence_length, batch_size):
-    compute = window_nats(model, tokenizer.start_id)
-
     def score(text):
         ids = tokenizer.tokenize(text)
-        nats = sum_over_windows(ids, sequence_length, batch_size, compute)
+        nats = sum_nats(model, tokenizer.start_id, ids, sequence_length, batch_size)
         num_bytes = tf.strings.length(text, unit="BYTE")
         return {
             "bits_per_byte": bits(nats, num_bytes),
@@ -122,20 +112,16 @@ def _score(model, tokenizer, sequence_length, batch_size):
 
 
 def _generate(model, tokenizer, jit_compile):
-    loop = SamplingLoop(model, tokenizer.vocabulary_size, (tokenizer.end_id,), tokenizer.start_id, jit_compile)
+    loop = SamplingLoop(model, tokenizer, jit_compile, (tokenizer.end_id,))
 
-    def generate(prompt, max_length, temperature, top_p, seed):
+    def read(prompt, max_length):
         ids = tokenizer.tokenize(prompt)
-        lengths = row_lengths(ids)
-        assertions = assert_max_length(max_length, lengths, loop.max_length)
-        assertions += assert_settings("prompt", tf.size(lengths), temperature, top_p)
-        return text_outputs(tokenizer, loop(ids, lengths, max_length, (temperature, top_p, seed), assertions))
+        return Prompts(ids, row_lengths(ids), max_length)
 
     length = f"tokens per row, including the prompt, from the longest prompt to {loop.max_length}"
     inputs = [
         Input.strings("prompt", "bytes; an empty prompt starts a document", "def main():", ""),
         Input.scalar("max_length", tf.int32, length, 60),
-        *setting_inputs("texts"),
     ]
     outputs = {
         "text": "prompt and continuation, valid UTF-8 with U+FFFD for invalid bytes",
@@ -143,8 +129,17 @@ def _generate(model, tokenizer, jit_compile):
         "num_tokens": "tokens of prompt and continuation",
         "log_prob": "log-probability of the continuation and its end id, in nats",
     }
-    notes = f"A row ends with the document or at `max_length`.\n{COMPILATION_NOTE}"
-    return Signature(generate, inputs, outputs, "continuations of prompts", notes)
+    return loop.signature(
+        "continuations of prompts",
+        inputs,
+        read,
+        outputs,
+        functools.partial(text_outputs, tokenizer),
+        rows="texts",
+        temperature=0.8,
+        top_p=0.95,
+        notes="A row ends with the document or at `max_length`.",
+    )
 
 
 def _embed(model, tokenizer, sequence_length, batch_size):

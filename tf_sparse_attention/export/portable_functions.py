@@ -188,7 +188,7 @@ def portable_functions(
     model: keras.Model, signatures: Sequence[str] | None, sizes: Sizes
 ) -> dict[str, PortableFunction]:
     """Return functions by signature (None: all). Raise a `ValueError` if the model is not supported."""
-    check_kind(model, "LiteRT and ONNX files", tuple(KINDS))
+    check_kind(model, tuple(KINDS), "LiteRT and ONNX files")
     kind = _kind(model)
     names = kind.signatures if signatures is None else signatures
     if not names or isinstance(names, str) or not set(names) <= set(kind.signatures):

@@ -1,25 +1,28 @@
 """SavedModels: functions with named inputs and outputs, the weights of a model, and a README.md about them."""
 
+import contextlib
 import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer
+from tf_sparse_attention.data import Tokenizer
 from tf_sparse_attention.export.input_checks import check_backend, check_output_folder
-from tf_sparse_attention.export.weights import Weights
 from tf_sparse_attention.remote_files import SAVED_MODEL, output_folder
 from tf_sparse_attention.types import Tensor
 from tf_sparse_attention.version import __version__
 
 # Names of the files and folders in an export.
 WRITTEN = {SAVED_MODEL, "variables", "assets", "fingerprint.pb", "README.md"}
+MIN_SIZE = 1024  # smaller weights are not quantized
+INT8_MAX = 127
 
 
 class Input(NamedTuple):
@@ -112,12 +115,20 @@ def write_saved_model(
     module.weights = weights = Weights(model, weight_dtype)
     module.tokenizers = [each.trackable for each in tokenizers if each.trackable is not None]
     functions = {name: _trace(signature, weights) for name, signature in signatures.items()}
-    for name, signature in signatures.items():
-        _check_outputs(name, signature, functions[name].structured_outputs)
-    readme = _make_readme(folder.name, model, weights, signatures, functions, title, description, tokenizers)
+    needs = "TensorFlow"
+    if any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers):
+        needs = "TensorFlow and tensorflow-text (`import tensorflow_text` before loading)"
+    size = f"{weights.num_bytes / 1e6:,.1f} MB" + (", large weights in 8 bits" if weights.integers else "")
+    origin = (
+        f"{model.count_params():,} parameters, {size}. Written by tf_sparse_attention {__version__}, "
+        f"Keras {keras.__version__}, TensorFlow {tf.__version__}.\nTo run it, install {needs}."
+    )
     with output_folder(folder, SAVED_MODEL) as temporary:
         tf.saved_model.save(module, os.fspath(temporary), functions)
         _check_written(temporary, signatures)
+        sections = [_describe(name, signature, functions[name]) for name, signature in signatures.items()]
+        parts = [f"# {title}", description, origin, *sections, _make_example(folder.name, signatures)]
+        readme = "\n\n".join(part for part in parts if part) + "\n"
         (temporary / "README.md").write_text(readme, encoding="utf-8")
     return folder
 
@@ -133,60 +144,27 @@ def _trace(signature, weights):
     return tf.function(run, input_signature=specs, autograph=False).get_concrete_function()
 
 
-def _check_outputs(name, signature, outputs):
-    if set(outputs) != set(signature.outputs):
-        raise ValueError(
-            f"`outputs` of the signature {name!r} must describe the outputs of its function, {sorted(outputs)}. "
-            f"Received: {sorted(signature.outputs)}."
-        )
-
-
 def _check_written(folder, signatures):
-    """Raise a `RuntimeError` unless the written file has the inputs and outputs of all signatures."""
+    """Raise a `ValueError` unless the written file has the inputs and outputs of all signatures."""
     content = saved_model_pb2.SavedModel.FromString((folder / SAVED_MODEL).read_bytes())
     written = content.meta_graphs[0].signature_def
     for name, signature in signatures.items():
-        expected = {each.spec.name for each in signature.inputs}, set(signature.outputs)
-        found = set(written[name].inputs), set(written[name].outputs)
-        if found != expected:
-            raise RuntimeError(f"The SavedModel must have {expected} in its signature {name!r}. Received: {found}.")
-
-
-def _make_readme(
-    name: str,
-    model: keras.Model,
-    weights: Weights,
-    signatures: Mapping[str, Signature],
-    functions: Mapping[str, Any],
-    title: str,
-    description: str,
-    tokenizers: Sequence[Tokenizer],
-) -> str:
-    """Return the text of the README.md."""
-    size = f"{weights.num_bytes / 1e6:,.1f} MB" + (", large weights in 8 bits" if weights.integers else "")
-    needs = "TensorFlow"
-    if any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers):
-        needs = "TensorFlow and tensorflow-text (`import tensorflow_text` before loading)"
-    parts = [
-        f"# {title}",
-        description,
-        f"{model.count_params():,} parameters, {size}. Written by tf_sparse_attention {__version__}, "
-        f"Keras {keras.__version__}, TensorFlow {tf.__version__}.\nTo run it, install {needs}.",
-        *(_describe(key, signature, functions[key]) for key, signature in signatures.items()),
-        "## Example",
-        _make_example(name, signatures),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+        for kind, given in (("inputs", [each.spec.name for each in signature.inputs]), ("outputs", signature.outputs)):
+            found = sorted(getattr(written[name], kind))
+            if found != sorted(given):
+                raise ValueError(
+                    f"`{kind}` of the signature {name!r} must describe the {kind} of its function, {found}. "
+                    f"Received: {sorted(given)}."
+                )
 
 
 def _describe(name, signature, function):
-    """Return the section of a signature: a table of its inputs and outputs, and its notes."""
-    outputs = {key: function.structured_outputs[key] for key in signature.outputs}
+    """Return the section of a signature in the README.md: a table of its inputs and outputs, and its notes."""
     rows = [("in", each.spec.name, each.spec, each.meaning) for each in signature.inputs]
-    rows += [("out", key, tensor, signature.outputs[key]) for key, tensor in outputs.items()]
-    lines = [f"| {kind} | `{key}` | {_type_text(tensor)} | {meaning} |" for kind, key, tensor, meaning in rows]
-    table = "\n".join(["| | name | type | meaning |", "|---|---|---|---|", *lines])
-    return "\n\n".join(part for part in (f"## `{name}`: {signature.summary}", table, signature.notes) if part)
+    rows += [("out", key, function.structured_outputs[key], meaning) for key, meaning in signature.outputs.items()]
+    lines = ["| | name | type | meaning |", "|---|---|---|---|"]
+    lines += [f"| {kind} | `{key}` | {_type_text(tensor)} | {meaning} |" for kind, key, tensor, meaning in rows]
+    return "\n".join([f"## `{name}`: {signature.summary}", "", *lines, "", signature.notes]).rstrip()
 
 
 def _type_text(tensor):
@@ -199,9 +177,76 @@ def _type_text(tensor):
 
 def _make_example(name, signatures):
     """Return Python that calls every signature and prints its outputs."""
-    lines = ["```python", "import tensorflow as tf", "", f'served = tf.saved_model.load("{name}").signatures']
+    lines = ["## Example", "", "```python", "import tensorflow as tf", ""]
+    lines += [f'served = tf.saved_model.load("{name}").signatures']
     for key, signature in signatures.items():
         arguments = [f"    {each.spec.name}={each.example}," for each in signature.inputs]
         lines += ["", f'result = served["{key}"](', *arguments, ")"]
         lines += ["print({name: value.numpy() for name, value in result.items()})"]
     return "\n".join([*lines, "```"])
+
+
+class Weights(tf.Module):
+    """Weights of a model, and the scope in which functions use them.
+
+    A quantized weight is an int8 variable and float32 scales, see `quantize`. Trainable weights with at least two axes
+    and 1024 elements are quantized. Other weights are not: norms, biases, and centroids, which select the keys of a
+    query.
+
+    Note: Keras's `quantize("int8")` leaves adaptive embeddings and persistent vectors in float32, which makes such
+    models almost twice as large.
+
+    Args:
+        model: Keras model on the TensorFlow backend.
+        dtype: "int8", or None for no quantization. Default: None.
+    """
+
+    def __init__(self, model: keras.Model, dtype: str | None = None) -> None:
+        super().__init__(name="weights")
+        large = [variable for variable in model.trainable_variables if _is_large(variable)] if dtype == "int8" else []
+        quantized = {id(variable) for variable in large}
+        self.plain = [variable.value for variable in model.variables if id(variable) not in quantized]
+        pairs = [quantize(keras.ops.convert_to_numpy(variable.value)) for variable in large]
+        self.integers = [tf.Variable(integers, trainable=False) for integers, _ in pairs]
+        self.scales = [tf.Variable(scale, trainable=False) for _, scale in pairs]
+        # In a function, because TensorFlow would also save the variables of a list attribute.
+        self._originals = lambda: large
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all variables."""
+        return sum(variable.shape.num_elements() * variable.dtype.size for variable in self.variables)
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Return a context in which the model uses these weights."""
+        if not self.integers:
+            return contextlib.nullcontext()
+        tensors = zip(self._originals(), self.integers, self.scales, strict=True)
+        mapping = [(x, tf.cast(tf.cast(integers, tf.float32) * scale, x.dtype)) for x, integers, scale in tensors]
+        return keras.StatelessScope(state_mapping=mapping)
+
+
+def quantize(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return int8 values with the shape of `weight`, and float32 scales to multiply them by.
+
+    Symmetric: the largest value is 127. Scales are shared along the first axis, the last axis, or all axes before
+    the last. Of the choices with at most one scale per 16 values, it uses the choice with the smallest squared error
+    relative to the mean square of each column.
+    """
+    weight = np.asarray(weight, "float32")
+    columns = tuple(range(weight.ndim - 1))
+    power = np.square(weight).mean(axis=columns, keepdims=True)
+    found = []
+    for axes in {(0,), (weight.ndim - 1,), columns}:
+        scale = np.abs(weight).max(axis=axes, keepdims=True) / INT8_MAX
+        scale = np.where(scale > 0, scale, 1).astype("float32")
+        integers = np.round(weight / scale).astype("int8")
+        errors = np.square(integers * scale - weight) / np.where(power > 0, power, 1)
+        found.append((16 * scale.size > weight.size, float(errors.sum()), axes, integers, scale))
+    *_, integers, scale = min(found, key=lambda entry: entry[:3])
+    return integers, scale
+
+
+def _is_large(variable):
+    is_float = keras.backend.is_float_dtype(variable.dtype)
+    return is_float and len(variable.shape) >= 2 and int(np.prod(variable.shape)) >= MIN_SIZE

@@ -1,5 +1,6 @@
 """SavedModels of speech recognizers: features or recordings in, transcripts out."""
 
+import functools
 import json
 import os
 import pathlib
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_sparse_attention.data import LogMel
-from tf_sparse_attention.export.input_checks import assert_all, assert_row_lengths, check_kind, check_labels
+from tf_sparse_attention.export.input_checks import check_kind, check_labels, require, valid_lengths
 from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
 from tf_sparse_attention.generation import ctc_greedy
 from tf_sparse_attention.models import SpeechRecognizer
@@ -54,13 +55,17 @@ def export_speech(
         >>> served = tf.saved_model.load("recognizer").signatures
         >>> served["transcribe_sound"](samples=samples, num_samples=tf.constant([16_000]))["text"]
     """
-    check_kind(model, "A SavedModel", (SpeechRecognizer,))
+    check_kind(model, (SpeechRecognizer,))
     check_labels(labels, model.vocabulary_size)
     if not isinstance(separator, str):
         raise ValueError(f"`separator` must be a string. Received: separator={separator!r}.")
-    _check_log_mel(model, log_mel)
-    transcribe = _transcriber(model, list(labels), separator)
-    signatures = {"transcribe": _transcribe(model, transcribe)}
+    if log_mel is not None and (not isinstance(log_mel, LogMel) or log_mel.num_bands != model.num_features):
+        found = log_mel.num_bands if isinstance(log_mel, LogMel) else repr(log_mel)
+        raise ValueError(
+            f"`log_mel` must be a `LogMel` of {model.num_features} bands, the features of the model. Received: {found}."
+        )
+    transcribe = functools.partial(_transcribe, model, list(labels), separator)
+    signatures = {"transcribe": _transcribe_features(model, transcribe)}
     if log_mel is not None:
         signatures["transcribe_sound"] = _transcribe_sound(model, transcribe, log_mel)
     return write_saved_model(
@@ -74,32 +79,22 @@ def export_speech(
     )
 
 
-def _check_log_mel(model, log_mel):
-    if log_mel is not None and (not isinstance(log_mel, LogMel) or log_mel.num_bands != model.num_features):
-        found = log_mel.num_bands if isinstance(log_mel, LogMel) else repr(log_mel)
-        raise ValueError(
-            f"`log_mel` must be a `LogMel` of {model.num_features} bands, the features of the model. Received: {found}."
-        )
-
-
-def _transcriber(model, labels, separator):
-    """Return the function from features (B, T, F) and numbers of frames (B,) to the outputs of both signatures."""
-
-    def transcribe(features, num_frames):
-        mask = tf.range(tf.shape(features)[1]) < num_frames[:, None]
-        inputs = {"features": tf.where(mask[..., None], features, 0), "padding_mask": mask}
-        log_probs = model(inputs, training=False)
-        ids = ctc_greedy(log_probs)
-        num_labels = tf.reduce_sum(tf.cast(ids > 0, tf.int32), axis=1)
-        words = tf.RaggedTensor.from_tensor(tf.gather(["", *labels], ids), num_labels)
-        return {
-            "text": tf.strings.reduce_join(words, axis=1, separator=separator),
-            "num_labels": num_labels,
-            "log_prob": tf.reduce_sum(tf.reduce_max(log_probs, axis=-1), axis=1),
-            "log_probs": log_probs,
-        }
-
-    return transcribe
+def _transcribe(model, labels, separator, name, features, num_frames):
+    """Return the outputs of both signatures for features (B, T, F) and numbers of frames (B,) of the input `name`."""
+    length = tf.shape(features)[1]
+    if (limit := _max_frames(model)) is not None:
+        num_frames = require(num_frames, (length <= limit, f"`{name}` must have at most {limit} frames.", length))
+    mask = tf.sequence_mask(num_frames, length)
+    log_probs = model({"features": tf.where(mask[..., None], features, 0), "padding_mask": mask}, training=False)
+    ids = ctc_greedy(log_probs)
+    num_labels = tf.reduce_sum(tf.cast(ids > 0, tf.int32), axis=1)
+    words = tf.RaggedTensor.from_tensor(tf.gather(["", *labels], ids), num_labels)
+    return {
+        "text": tf.strings.reduce_join(words, axis=1, separator=separator),
+        "num_labels": num_labels,
+        "log_prob": tf.reduce_sum(tf.reduce_max(log_probs, axis=-1), axis=1),
+        "log_probs": log_probs,
+    }
 
 
 def _outputs(model):
@@ -116,55 +111,35 @@ def _max_frames(model):
     return None if model.encoder.max_length is None else model.encoder.max_length * model.subsampling
 
 
-def _assert_num_frames(name, model, num_frames):
-    """Return the assertions that recordings of `num_frames` frames, a scalar tensor, are not too long."""
-    limit = _max_frames(model)
-    message = f"`{name}` must have at most {limit} frames."
-    return [] if limit is None else assert_all([(num_frames <= limit, message, num_frames)])
-
-
-def _transcribe(model, transcribe_frames):
-    max_frames = _max_frames(model)
-
-    def transcribe(features, num_frames):
-        assertions = assert_row_lengths("num_frames", num_frames, features, 1)
-        with tf.control_dependencies(assertions + _assert_num_frames("features", model, tf.shape(features)[1])):
-            num_frames = tf.identity(num_frames)
-        return transcribe_frames(features, num_frames)
-
-    example = f"tf.zeros((2, {min(100, max_frames or 100)}, {model.num_features}))"
-    inputs = [
-        Input(
-            tf.TensorSpec((None, None, model.num_features), tf.float32, "features"),
-            "features of recordings, padded on the right, not normalized",
-            example,
-        ),
-        Input(
-            tf.TensorSpec((None,), tf.int32, "num_frames"), "frames of each row, from 1 to T", "tf.constant([100, 60])"
-        ),
+def _inputs(name, spec, meaning, example, lengths, longest):
+    """Return the inputs of rows that are padded on the right, and of their lengths."""
+    return [
+        Input(tf.TensorSpec(spec, tf.float32, name), f"{meaning}, padded on the right", example),
+        Input(tf.TensorSpec((None,), tf.int32, lengths), "length of each row, from 1 to T", f"tf.constant({longest})"),
     ]
+
+
+def _transcribe_features(model, transcribe_frames):
+    def transcribe(features, num_frames):
+        num_frames = require(num_frames, *valid_lengths("num_frames", num_frames, features, 1))
+        return transcribe_frames("features", features, num_frames)
+
+    length = min(100, _max_frames(model) or 100)
+    example = f"tf.zeros((2, {length}, {model.num_features}))"
+    shape, meaning = (None, None, model.num_features), "features of recordings, not normalized"
+    inputs = _inputs("features", shape, meaning, example, "num_frames", [length, (length + 1) // 2])
     notes = "Frames after the last frame of a row are blank with probability 1."
     return Signature(transcribe, inputs, _outputs(model), "transcripts of features", notes)
 
 
 def _transcribe_sound(model, transcribe_frames, log_mel):
     def transcribe_sound(samples, num_samples):
-        with tf.control_dependencies(assert_row_lengths("num_samples", num_samples, samples, 1)):
-            num_samples = tf.identity(num_samples)
-        features = log_mel(samples, num_samples)
-        with tf.control_dependencies(_assert_num_frames("samples", model, tf.shape(features)[1])):
-            return transcribe_frames(tf.identity(features), log_mel.num_frames(num_samples))
+        num_samples = require(num_samples, *valid_lengths("num_samples", num_samples, samples, 1))
+        return transcribe_frames("samples", log_mel(samples, num_samples), log_mel.num_frames(num_samples))
 
-    config, rate = log_mel.get_config(), log_mel.get_config()["sample_rate"]
-    samples = f"recordings in [-1, 1], {rate} samples per second, padded on the right"
-    inputs = [
-        Input(tf.TensorSpec((None, None), tf.float32, "samples"), samples, f"tf.zeros((1, {rate}))"),
-        Input(
-            tf.TensorSpec((None,), tf.int32, "num_samples"),
-            "samples of each row, from 1 to T",
-            f"tf.constant([{rate}])",
-        ),
-    ]
+    config = log_mel.get_config()
+    meaning, rate = f"recordings in [-1, 1], {config['sample_rate']} samples per second", config["sample_rate"]
+    inputs = _inputs("samples", (None, None), meaning, f"tf.zeros((1, {rate}))", "num_samples", [rate])
     notes = (
         "Features are the logarithms of {num_bands} mel bands from {lowest} to {highest} Hz, in windows of {window} s "
         "every\n{hop} s, with pre-emphasis {pre_emphasis}. Recordings are not resampled."

@@ -1,22 +1,24 @@
-"""Rows of token ids in graphs: start and end ids, and sums over windows of long rows."""
+"""Rows of token ids in graphs: special ids, and sums over windows of long rows."""
 
 import math
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_sparse_attention import checks
+from tf_sparse_attention.data import Tokenizer
 from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.types import Tensor
 
 
-def append_id(ids: tf.RaggedTensor, value: int) -> tf.RaggedTensor:
-    """Append an id to each row."""
-    return tf.concat([ids, _column(ids, value)], axis=1)
+def append_end(ids: tf.RaggedTensor, tokenizer: Tokenizer) -> tf.RaggedTensor:
+    """Append the end id to each row."""
+    return tf.concat([ids, _column(ids, tokenizer.end_id)], axis=1)
 
 
-def prepend_id(ids: tf.RaggedTensor, value: int) -> tf.RaggedTensor:
-    """Prepend an id to each row."""
-    return tf.concat([_column(ids, value), ids], axis=1)
+def with_start_and_end(ids: tf.RaggedTensor, tokenizer: Tokenizer) -> tf.RaggedTensor:
+    """Add the start id and the end id to each row."""
+    return tf.concat([_column(ids, tokenizer.start_id), append_end(ids, tokenizer)], axis=1)
 
 
 def _column(ids, value):
@@ -39,16 +41,18 @@ def bits(nats: Tensor, num_parts: Tensor) -> Tensor:
     return tf.cast(tf.math.divide_no_nan(nats, math.log(2) * tf.cast(num_parts, nats.dtype)), tf.float32)
 
 
-def window_nats(model: LanguageModel, start_id: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function for `sum_over_windows` that computes the nats of each window, float64 (S,)."""
+def sum_nats(
+    model: LanguageModel, start_id: int, ids: tf.RaggedTensor, sequence_length: int, batch_size: int
+) -> Tensor:
+    """Return the negative log-likelihood of each row, float64 (B,); see `sum_over_windows`."""
 
-    def nats(targets, is_token):
+    def window_nats(targets, is_token):
         inputs = tf.pad(targets[:, :-1], [[0, 0], [1, 0]], constant_values=start_id)
         logits = model({"token_ids": tf.where(is_token, inputs, 0), "padding_mask": is_token}, training=False)
         values = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         return tf.reduce_sum(tf.where(is_token, tf.cast(values, tf.float64), 0), axis=1)
 
-    return nats
+    return sum_over_windows(ids, sequence_length, batch_size, window_nats)
 
 
 def sum_over_windows(
@@ -70,6 +74,7 @@ def sum_over_windows(
     Returns:
         float64 (B, *size).
     """
+    checks.check_count("batch_size", batch_size)
     # One more value, so that padding can be gathered even if all rows are empty.
     values = tf.concat([ids.flat_values, [0]], axis=0)
     rows, begin, end = _windows(ids, sequence_length)
@@ -95,10 +100,8 @@ def sum_over_windows(
 def _windows(ids, length):
     """Return row, begin and end (in the flat ids) of each window: int32 (num_windows,) three times."""
     starts, limits = tf.cast(ids.row_starts(), tf.int32), tf.cast(ids.row_limits(), tf.int32)
-    counts = (limits - starts + length - 1) // length
-    rows = tf.repeat(tf.range(tf.size(counts)), counts)
-    number = tf.range(tf.size(rows)) - tf.gather(tf.cumsum(counts, exclusive=True), rows)
-    begin = tf.gather(starts, rows) + number * length
+    windows = tf.ragged.range(starts, limits, length)
+    rows, begin = tf.cast(windows.value_rowids(), tf.int32), windows.flat_values
     return rows, begin, tf.minimum(begin + length, tf.gather(limits, rows))
 
 
