@@ -1,5 +1,7 @@
 """Functions of LiteRT and ONNX files for each model class, and the comparison of their outputs with Keras."""
 
+import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.export.cache_tensors import CacheTensors
 from tf_sparse_attention.export.encoder_tasks import check_encoder_inputs, encoder_inputs
 from tf_sparse_attention.export.input_checks import check_kind, check_length
 from tf_sparse_attention.generation.ctc import collapse
@@ -39,8 +40,9 @@ class Sizes(NamedTuple):
     source_length: int
 
 
+@dataclasses.dataclass
 class PortableFunction:
-    """One function of a file.
+    """One function of a file; `graph` is its `tf.function`.
 
     Args:
         function: takes a tensor per input, by position, and returns a dictionary of tensors.
@@ -48,40 +50,39 @@ class PortableFunction:
         ranges: (minimum, maximum) of random integer inputs by name, for the comparison of outputs.
         num_steps: number of compared calls. The outputs of each call are inputs of the next call, by their name without
             the prefix "new_". The input "index" is the number of the call, from 0. Default: 1.
-
-    Attributes:
-        graph: `tf.function` of the inputs.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., dict[str, Any]],
-        inputs: list[tf.TensorSpec],
-        ranges: Mapping[str, tuple[int, int]],
-        num_steps: int = 1,
-    ) -> None:
-        self.function, self.inputs, self.ranges, self.num_steps = function, inputs, ranges, num_steps
-        self.graph = tf.function(function, input_signature=inputs, autograph=False)
+    function: Callable[..., dict[str, Any]]
+    inputs: list[tf.TensorSpec]
+    ranges: Mapping[str, tuple[int, int]]
+    num_steps: int = 1
+
+    def __post_init__(self) -> None:
+        self.graph = tf.function(self.function, input_signature=self.inputs, autograph=False)
 
     def draw(self, random: np.random.Generator, step: int) -> dict[str, np.ndarray]:
         """Return random inputs of a call by name, without inputs that are outputs of earlier calls."""
-        drawn = {}
-        for spec in self.inputs:
-            if spec.name in self.ranges:
-                minimum, maximum = self.ranges[spec.name]
-                drawn[spec.name] = random.integers(minimum, maximum + 1, size=spec.shape, dtype="int32")
-            elif spec.name == "features":
-                drawn[spec.name] = random.normal(size=spec.shape).astype("float32")
-            elif spec.name == "index":
-                drawn[spec.name] = np.full(spec.shape, step, "int32")
+        shapes = {spec.name: spec.shape for spec in self.inputs}
+        drawn = {
+            name: random.integers(minimum, maximum + 1, size=shapes[name], dtype="int32")
+            for name, (minimum, maximum) in self.ranges.items()
+        }
+        if "features" in shapes:
+            drawn["features"] = random.normal(size=shapes["features"]).astype("float32")
+        if "index" in shapes:
+            drawn["index"] = np.full(shapes["index"], step, "int32")
         return drawn
 
 
-def _language_model_functions(model, sizes, names):
-    return _token_functions(model, sizes, names, [], {}, lambda: {}, None)
+class Source(NamedTuple):
+    """Source of an encoder-decoder: inputs of a file, their ranges, and the function from them to encoder outputs."""
+
+    inputs: list[tf.TensorSpec]
+    ranges: dict[str, tuple[int, int]]
+    encode: Callable[..., dict[str, Any]]
 
 
-def _encoder_decoder_functions(model, sizes, names):
+def _source(model, sizes):
     length, feature_size = sizes.source_length, model.encoder.embedding_dim
     check_length("source_length", length, model.encoder.max_length)
     if model.encoder.vocabulary_size is None and feature_size != model.backbone.embedding_dim:
@@ -96,40 +97,67 @@ def _encoder_decoder_functions(model, sizes, names):
 
     inputs = [_integers("source_ids", sizes.batch_size, length), _integers("num_source_tokens", sizes.batch_size)]
     ranges = {"source_ids": (0, model.source_vocabulary_size - 1), "num_source_tokens": (1, length)}
-    return _token_functions(model.decoder, sizes, names, inputs, ranges, encode, length)
+    return Source(inputs, ranges, encode)
 
 
-def _token_functions(decoder, sizes, names, source_inputs, source_ranges, encode_source, source_length):
-    """Return the functions of a decoder. `encode_source` maps source inputs to encoder outputs."""
-    num_positions, batch_size = decoder.backbone.max_length, sizes.batch_size
-    id_range, functions = (0, decoder.vocabulary_size - 1), {}
+def _token_functions(model, sizes, names):
+    """Return the functions of a language model or encoder-decoder."""
+    is_encoder_decoder = isinstance(model, SequenceToSequence)
+    decoder = model.decoder if is_encoder_decoder else model
+    source = _source(model, sizes) if is_encoder_decoder else Source([], {}, dict)
+    functions = _cached_functions(decoder, sizes, source) if set(CACHED) & set(names) else {}
     if "score" in names:
-        check_length("sequence_length", sizes.sequence_length, num_positions)
+        check_length("sequence_length", sizes.sequence_length, decoder.backbone.max_length)
 
         def score(*inputs):
-            *source, token_ids = inputs
+            *source_inputs, token_ids = inputs
             # As in training: each token is predicted from the tokens before it, with id 0 at the start.
             previous = tf.pad(token_ids[:, :-1], [[0, 0], [1, 0]])
-            logits = decoder({"token_ids": previous, **encode_source(*source)}, training=False)
+            logits = decoder({"token_ids": previous, **source.encode(*source_inputs)}, training=False)
             return {"nats": nats_of(token_ids, logits)}
 
-        inputs = [*source_inputs, _integers("token_ids", batch_size, sizes.sequence_length)]
-        functions["score"] = PortableFunction(score, inputs, {**source_ranges, "token_ids": id_range})
-    if set(CACHED) & set(names):
-        check_length("max_length", sizes.max_length, num_positions)
-        cache = CacheTensors(decoder, batch_size, sizes.max_length, source_length)
-
-        def encode(*source):
-            return cache.source_tensors(encode_source(*source))
-
-        def decode(token_ids, index, *tensors):
-            logits, new = decoder.extend(token_ids, cache.nested(tensors), index=index)
-            return {"logits": logits[:, 0], **{f"new_{name}": x for name, x in cache.token_tensors(new).items()}}
-
-        inputs = [_integers("token_ids", batch_size, 1), _integers("index", batch_size), *cache.inputs]
-        functions["encode"] = PortableFunction(encode, source_inputs, source_ranges)
-        functions["decode"] = PortableFunction(decode, inputs, {"token_ids": id_range}, NUM_COMPARED_STEPS)
+        inputs = [*source.inputs, _integers("token_ids", sizes.batch_size, sizes.sequence_length)]
+        ranges = {**source.ranges, "token_ids": (0, decoder.vocabulary_size - 1)}
+        functions["score"] = PortableFunction(score, inputs, ranges)
     return functions
+
+
+def _cached_functions(decoder, sizes, source):
+    """Return `encode` and `decode`. The name of a tensor of the nested cache is its path of keys, joined by "_"."""
+    check_length("max_length", sizes.max_length, decoder.backbone.max_length)
+
+    def make_cache(*source_inputs):
+        return decoder.init_cache(sizes.batch_size, sizes.max_length, **source.encode(*source_inputs))
+
+    structure = make_cache(*(tf.ones(spec.shape, spec.dtype) for spec in source.inputs))
+    paths, starts = zip(*keras.tree.flatten_with_path(structure), strict=True)
+    names = [re.sub(r"\W", "_", "_".join(path)) for path in paths]
+    if len({"token_ids", "index", *names}) != len(names) + 2:
+        raise ValueError(f"`model` must have layers whose names differ when joined by '_'. Received: {names}.")
+    blocks = [block for block in decoder.backbone.blocks if block.cross_attention is not None]
+    cross_layers = {(block.name, block.cross_attention.name) for block in blocks}
+    source_names = {name for name, path in zip(names, paths, strict=True) if path[:2] in cross_layers}
+    for name, start in zip(names, starts, strict=True):
+        if name not in source_names and np.any(start):
+            raise ValueError(f"`model` must have an initial cache of zeros. Received: other values in {name}.")
+
+    def encode(*source_inputs):
+        tensors = zip(names, keras.tree.flatten(make_cache(*source_inputs)), strict=True)
+        return {name: x for name, x in tensors if name in source_names}
+
+    def decode(token_ids, index, *tensors):
+        cache = keras.tree.pack_sequence_as(structure, list(tensors))
+        logits, cache = decoder.extend(token_ids, cache, index=index)
+        new = zip(names, keras.tree.flatten(cache), strict=True)
+        return {"logits": logits[:, 0], **{f"new_{name}": x for name, x in new if name not in source_names}}
+
+    tensors = [tf.TensorSpec(start.shape, start.dtype, name) for name, start in zip(names, starts, strict=True)]
+    inputs = [_integers("token_ids", sizes.batch_size, 1), _integers("index", sizes.batch_size), *tensors]
+    ranges = {"token_ids": (0, decoder.vocabulary_size - 1)}
+    return {
+        "encode": PortableFunction(encode, source.inputs, source.ranges),
+        "decode": PortableFunction(decode, inputs, ranges, NUM_COMPARED_STEPS),
+    }
 
 
 def _speech_functions(model, sizes, names):
@@ -175,8 +203,8 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[type, Kind] = {
-    LanguageModel: Kind(("score", "decode"), _language_model_functions, "export_language_model"),
-    SequenceToSequence: Kind(("encode", "score", "decode"), _encoder_decoder_functions, "export_sequence_to_sequence"),
+    LanguageModel: Kind(("score", "decode"), _token_functions, "export_language_model"),
+    SequenceToSequence: Kind(("encode", "score", "decode"), _token_functions, "export_sequence_to_sequence"),
     SpeechRecognizer: Kind(("transcribe",), _speech_functions, "export_speech"),
     SequenceClassifier: Kind(("classify",), _classifier_functions, "export_classifier"),
     TokenClassifier: Kind(("classify",), _classifier_functions, "export_classifier"),
