@@ -48,7 +48,7 @@ def test_only_commands_need_more_than_keras_and_numpy_when_they_are_imported():
     assert not {path: names for path, source in sources.items() if (names := foreign_imports(path, source))}
     source = "import math\nimport tensorflow\nimport scipy.special\ndef f():\n    import jax\n    import matplotlib"
     assert foreign_imports("ops/masks.py", source) == ["tensorflow", "scipy.special", "matplotlib"]
-    assert foreign_imports("export/onnx.py", source) == ["scipy.special"]
+    assert foreign_imports("export/portable.py", source) == ["scipy.special"]
     assert foreign_imports("models/model.py", f"import {LIBRARY} as tsa") == [LIBRARY]
 
 

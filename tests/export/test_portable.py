@@ -31,7 +31,7 @@ from tests.export.portable_cases import (
     run_page,
     score_error,
 )
-from tf_sparse_attention.export import export_litert, export_onnx, input_checks, litert, portable_functions
+from tf_sparse_attention.export import export_litert, export_onnx, input_checks, portable, portable_functions
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 MIXED = "local and routing, three blocks"
@@ -102,18 +102,18 @@ def test_masks_that_would_abort_the_interpreter_are_errors(small):
     inputs = [tf.TensorSpec((2, 1, 2, 1, 2), tf.bool), tf.TensorSpec((1, 2, 1, 2, 1), tf.bool)]
     functions = {"score": portable_functions.PortableFunction(tf.logical_and, inputs, {})}
     with pytest.raises(ValueError, match=r"the reason: no LogicalAnd that broadcasts more than 4 axes\.$"):
-        litert._check_axes(small, functions)
+        portable._check_axes(small, functions)
 
 
 def test_a_file_is_not_replaced_by_one_with_other_outputs(small, tmp_path, monkeypatch):
-    path, make_runner = tmp_path / "model.tflite", litert._make_runner
+    path, make_runner = tmp_path / "model.tflite", portable._litert_runner
 
     def make_wrong(content):
         run = make_runner(content)
         return lambda *given: {name: x + 1 for name, x in run(*given).items()}
 
     path.write_bytes(b"an earlier file")
-    monkeypatch.setattr(litert, "_make_runner", make_wrong)
+    monkeypatch.setattr(portable, "_litert_runner", make_wrong)
     with pytest.raises(ValueError, match=r"outputs of the LiteRT file differ .* 100% of `nats` of `score` differ"):
         export_litert(small, path, **SIZES, signatures=("score",))
     assert os.listdir(tmp_path) == ["model.tflite"] and path.read_bytes() == b"an earlier file"

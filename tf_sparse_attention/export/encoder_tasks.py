@@ -9,9 +9,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_sparse_attention import checks
 from tf_sparse_attention.data import Tokenizer
-from tf_sparse_attention.export.input_checks import check_codec, check_kind, check_labels, require, same_rows
+from tf_sparse_attention.export.input_checks import (
+    check_codec,
+    check_kind,
+    check_labels,
+    check_length,
+    require,
+    same_rows,
+)
 from tf_sparse_attention.export.saved_model import Input, Signature, write_saved_model
 from tf_sparse_attention.export.token_rows import append_end, maximum, row_lengths, with_start_and_end
 from tf_sparse_attention.models import Backbone, Encoder, SequenceClassifier, SpanAnswerer, TokenClassifier
@@ -32,7 +38,6 @@ def export_classifier(
 ) -> pathlib.Path:
     """Write a SavedModel of a classifier with the signature `classify`: text in, labels and probabilities out.
 
-    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
     The model reads the start id, the text and the end id, as in the trainer's task `classify`. A text is truncated if
     it has more than `sequence_length` ids, including start and end id; `is_cut` is then True. All rows are computed in
     one batch.
@@ -44,14 +49,10 @@ def export_classifier(
 
     Args:
         model: `SequenceClassifier` or `TokenClassifier`, on the TensorFlow backend.
-        path: folder to write, see `write_saved_model`.
+        path, weight_dtype: see `export_language_model`.
         tokenizer: the tokenizer that the model was trained with.
         labels: the C labels, in the order of the classes.
         sequence_length: maximum number of ids of a text, as in training. Default: 1024.
-        weight_dtype: see `export_language_model`.
-
-    Returns:
-        The path, a `pathlib.Path`.
 
     Raises:
         ValueError: On another backend, or if the model, tokenizer, labels or path are not supported.
@@ -83,7 +84,6 @@ def export_span_answerer(
 ) -> pathlib.Path:
     """Write a SavedModel of a `SpanAnswerer` with the signature `answer`: question and text in, a span of the text out.
 
-    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
     The model reads the start id, the question, the end id, the text and the end id, and must be trained in this format.
     All rows are computed in one batch.
 
@@ -96,9 +96,6 @@ def export_span_answerer(
     Args:
         model: `SpanAnswerer`, on the TensorFlow backend.
         path, tokenizer, sequence_length, weight_dtype: see `export_classifier`.
-
-    Returns:
-        The path, a `pathlib.Path`.
 
     Raises:
         ValueError: On another backend, or if the model, tokenizer or path is not supported.
@@ -124,11 +121,9 @@ def _check_encoder_task(model, kinds, tokenizer, sequence_length):
     """Raise a `ValueError` unless the model is of one of `kinds` and fits the tokenizer and `sequence_length`."""
     check_kind(model, kinds)
     check_codec("tokenizer", tokenizer, Tokenizer, model.vocabulary_size)
-    checks.check_count("sequence_length", sequence_length)
-    limit = getattr(model.encoder, "max_length", None)
-    if sequence_length < 4 or (limit is not None and sequence_length > limit):
-        upper = "" if limit is None else f" and at most {limit}, the positions of the model"
-        raise ValueError(f"`sequence_length` must be at least 4{upper}. Received: sequence_length={sequence_length}.")
+    check_length("sequence_length", sequence_length, getattr(model.encoder, "max_length", None))
+    if sequence_length < 4:
+        raise ValueError(f"`sequence_length` must be at least 4. Received: sequence_length={sequence_length}.")
     check_encoder_inputs(model)
 
 

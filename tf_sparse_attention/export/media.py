@@ -29,8 +29,6 @@ def export_images(
 ) -> pathlib.Path:
     """Write a SavedModel of an image model with the signatures `score` and `generate`.
 
-    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
-
     - `score`: images, uint8 (B, H, W, C) -> bits_per_dim and nats, float32 (B,), the negative log-likelihood of
       an image. Scores are not likelihoods if the model is not causal, as with `selection="top_k"`.
     - `generate`: images, uint8 (B, H, W, C), and the scalars num_rows (number of top rows to keep; 0: sample whole
@@ -38,18 +36,13 @@ def export_images(
       float32 (B,), of the sampled bytes. In block order, only the bytes before the first byte of any lower row are
       kept. With a fixed seed, image i does not depend on the batch and is the same as in `LanguageModel.generate`.
 
-    `generate` pads its inputs to one of a few sizes, and XLA compiles each size on first use. A model without a KV
-    cache recomputes the whole image for each byte.
+    A model without a KV cache recomputes the whole image for each byte.
 
     Args:
         model: causal `LanguageModel` with the codec's ids, on the TensorFlow backend.
-        path: folder to write, see `write_saved_model`.
+        path, jit_compile, weight_dtype: see `export_language_model`.
         codec: the `ImageCodec` of the images.
         batch_size: maximum number of images that `score` computes at once. Default: 8.
-        jit_compile, weight_dtype: see `export_language_model`.
-
-    Returns:
-        The path, a `pathlib.Path`.
 
     Raises:
         ValueError: On another backend, or if the model, codec or path is not supported.
@@ -91,7 +84,6 @@ def export_audio(
 ) -> pathlib.Path:
     """Write a SavedModel of an audio model with the signatures `score` and `generate`.
 
-    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
     Recordings are two inputs: samples, int16 (B, T), at the codec's sample rate and padded on the right, and
     num_samples, int32 (B,).
 
@@ -104,19 +96,14 @@ def export_audio(
       (B, max_length), and log_prob, float32 (B,), of the sampled bytes. Given samples are rounded to mu-law bytes. With
       a fixed seed, row i does not depend on the batch and is the same as in `LanguageModel.generate`.
 
-    `generate` pads its inputs to one of a few sizes, and XLA compiles each size on first use. A model without a KV
-    cache recomputes the whole row for each sample.
+    A model without a KV cache recomputes the whole row for each sample.
 
     Args:
         model: causal `LanguageModel` with the codec's ids, on the TensorFlow backend.
-        path: folder to write, see `write_saved_model`.
+        path, jit_compile, weight_dtype: see `export_language_model`.
         codec: the `AudioCodec` of the samples.
         sequence_length: maximum number of samples in a window of `score`. Use the training length. Default: 8192.
         batch_size: maximum number of windows that `score` computes at once. Default: 8.
-        jit_compile, weight_dtype: see `export_language_model`.
-
-    Returns:
-        The path, a `pathlib.Path`.
 
     Raises:
         ValueError: On another backend, or if the model, codec, length or path is not supported.

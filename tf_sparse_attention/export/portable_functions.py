@@ -1,4 +1,4 @@
-"""Functions of LiteRT and ONNX files for each model class, and the comparison of their outputs with Keras."""
+"""Functions of LiteRT and ONNX files for each model class."""
 
 import dataclasses
 import re
@@ -13,7 +13,6 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.export.encoder_tasks import check_encoder_inputs, encoder_inputs
 from tf_sparse_attention.export.input_checks import check_kind, check_length
 from tf_sparse_attention.generation.ctc import collapse
-from tf_sparse_attention.layers import AttentionLayer
 from tf_sparse_attention.models import (
     LanguageModel,
     SequenceClassifier,
@@ -25,9 +24,6 @@ from tf_sparse_attention.models.metrics import nats_of
 
 MAX_FILE_BYTES = 2**31  # both formats have signed 32-bit offsets
 NUM_COMPARED_STEPS = 8
-TOLERANCE = 1e-3
-# Fraction of outputs that may differ. Runtimes round differently, which can flip a near-tie between clusters.
-MAX_MISMATCHED = 0.01
 CACHED = ("encode", "decode")
 
 
@@ -209,7 +205,6 @@ KINDS: dict[type, Kind] = {
     SequenceClassifier: Kind(("classify",), _classifier_functions, "export_classifier"),
     TokenClassifier: Kind(("classify",), _classifier_functions, "export_classifier"),
 }
-SIGNATURES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.signatures))
 
 
 def portable_functions(
@@ -217,7 +212,7 @@ def portable_functions(
 ) -> dict[str, PortableFunction]:
     """Return functions by signature (None: all). Raise a `ValueError` if the model is not supported."""
     check_kind(model, tuple(KINDS), "LiteRT and ONNX files")
-    kind = _kind(model)
+    kind = find_kind(model)
     names = kind.signatures if signatures is None else signatures
     if not names or isinstance(names, str) or not set(names) <= set(kind.signatures):
         raise ValueError(f"`signatures` must be some of {kind.signatures}. Received: signatures={signatures!r}.")
@@ -227,7 +222,8 @@ def portable_functions(
     return {name: functions[name] for name in kind.signatures if name in names}
 
 
-def _kind(model):
+def find_kind(model: keras.Model) -> Kind:
+    """Return the `Kind` of a supported model."""
     return next(kind for each, kind in KINDS.items() if isinstance(model, each))
 
 
@@ -253,58 +249,3 @@ def _check_model(model, kind, names):
             f"`model` must have weights of less than {MAX_FILE_BYTES:,} bytes, the limit of these files. A SavedModel "
             f"has no limit: `{kind.saved_model}`. Received: weights of {size:,} bytes."
         )
-
-
-def check_outputs(
-    model: keras.Model,
-    functions: Mapping[str, PortableFunction],
-    runtime: str,
-    run: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]],
-) -> None:
-    """Raise a `ValueError` if outputs of a runtime and of Keras differ for random inputs.
-
-    Args:
-        model: the model.
-        functions: result of `portable_functions`.
-        runtime: name of the runtime, for the message.
-        run: function (name, inputs) -> outputs of one of `functions`. Inputs and outputs are arrays by name.
-    """
-    random = np.random.default_rng(0)
-    kept: tuple[dict, dict] = {}, {}  # outputs of Keras and of the runtime, each the inputs of its next step
-    for name, function in functions.items():
-        zeros = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
-        for step in range(function.num_steps):
-            drawn = function.draw(random, step)
-            inputs, runtime_inputs = ({key: {**zeros, **each, **drawn}[key] for key in zeros} for each in kept)
-            expected = {key: x.numpy() for key, x in function.graph(*map(tf.constant, inputs.values())).items()}
-            try:
-                found = run(name, runtime_inputs)
-            except RuntimeError as error:
-                raise unsupported_model_error(model, runtime, error) from None
-            _compare(model, name, expected, found, runtime)
-            for each, outputs in zip(kept, (expected, found), strict=True):
-                each.update({key.removeprefix("new_"): x for key, x in outputs.items()})
-
-
-def _compare(model, name, expected, found, runtime):
-    for key, right in expected.items():
-        right, output = right.astype("float64"), np.asarray(found[key]).astype("float64")
-        # Not `>`, so that NaN differs from everything.
-        differs = ~(np.abs(output - right) <= TOLERANCE * np.maximum(1, np.abs(right)))
-        if differs.mean() > MAX_MISMATCHED:
-            raise ValueError(
-                f"The outputs of the {runtime} file differ from the model's, so the file is not written. A SavedModel "
-                f"has the same outputs: `{_kind(model).saved_model}`. "
-                f"Received: {differs.mean():.0%} of `{key}` of `{name}` differ."
-            )
-
-
-def unsupported_model_error(model: keras.Model, runtime: str, reason: object) -> ValueError:
-    """Return the `ValueError` for a model with operations that a runtime lacks. The reason is shortened."""
-    reason = str(reason).strip().partition("\n")[0][:200].rstrip(".")
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, AttentionLayer)]
-    names = ", ".join(sorted({type(layer).__name__ for layer in layers}))
-    return ValueError(
-        f"`model` must have only operations of {runtime}, see docs/portable.md. A SavedModel has all operations: "
-        f"`{_kind(model).saved_model}`. Received: layers {names}; the reason: {reason}."
-    )

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.data import Tokenizer
 from tf_sparse_attention.export.input_checks import Condition, require
 from tf_sparse_attention.export.saved_model import Input, Signature
 from tf_sparse_attention.export.token_rows import maximum
@@ -112,11 +111,11 @@ class SamplingLoop:
             Input.scalar("seed", tf.int32, f"equal seeds give equal {rows}; row i is the same in every batch", 1),
         ]
 
-        def generate(*tensors):
+        def run(*tensors):
             *given, temperature, top_p, seed = tensors
             return write(*self._sample(inputs[0].spec.name, read(*given), temperature, top_p, seed))
 
-        return Signature(generate, [*inputs, *settings], outputs, summary, f"{notes}\n{COMPILATION_NOTE}".strip())
+        return Signature(run, [*inputs, *settings], outputs, summary, f"{notes}\n{COMPILATION_NOTE}".strip())
 
     def _sample(self, name, prompts, temperature, top_p, seed):
         ids, lengths, max_length, conditions, read_source = prompts
@@ -160,10 +159,3 @@ def bucket(number: Tensor | int, smallest: int, largest: int) -> Tensor:
     while sizes[-1] < largest:
         sizes.append(min(bucket_length(sizes[-1] + 1, smallest), largest))
     return tf.gather(sizes, tf.minimum(tf.searchsorted(sizes, [number])[0], len(sizes) - 1))
-
-
-def text_outputs(tokenizer: Tokenizer, ids: Tensor, num_tokens: Tensor, log_prob: Tensor) -> dict[str, Tensor]:
-    """Return the outputs of a signature for sampled rows of text."""
-    text = tokenizer.detokenize(ids)
-    utf8 = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
-    return {"text": utf8, "text_bytes": text, "num_tokens": num_tokens, "log_prob": log_prob}

@@ -118,7 +118,8 @@ def write_saved_model(
     needs = "TensorFlow"
     if any(tokenizer.needs_tensorflow_text for tokenizer in tokenizers):
         needs = "TensorFlow and tensorflow-text (`import tensorflow_text` before loading)"
-    size = f"{weights.num_bytes / 1e6:,.1f} MB" + (", large weights in 8 bits" if weights.integers else "")
+    num_bytes = sum(variable.shape.num_elements() * variable.dtype.size for variable in weights.variables)
+    size = f"{num_bytes / 1e6:,.1f} MB" + (", large weights in 8 bits" if weights.integers else "")
     origin = (
         f"{model.count_params():,} parameters, {size}. Written by tf_sparse_attention {__version__}, "
         f"Keras {keras.__version__}, TensorFlow {tf.__version__}.\nTo run it, install {needs}."
@@ -211,11 +212,6 @@ class Weights(tf.Module):
         self.scales = [tf.Variable(scale, trainable=False) for _, scale in pairs]
         # In a function, because TensorFlow would also save the variables of a list attribute.
         self._originals = lambda: large
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all variables."""
-        return sum(variable.shape.num_elements() * variable.dtype.size for variable in self.variables)
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Return a context in which the model uses these weights."""

@@ -25,27 +25,19 @@ def export_speech(
 ) -> pathlib.Path:
     """Write a SavedModel of a recognizer with the signature `transcribe`, and with `log_mel` also `transcribe_sound`.
 
-    The SavedModel runs without this library and contains a README.md with an example, see `export_language_model`.
-
     - `transcribe`: features, float32 (B, T, F), padded on the right, and num_frames, int32 (B,) -> text, string (B,),
       from greedy CTC decoding; num_labels, int32 (B,), the number of labels in `text`; log_prob, float32 (B,), the
       log-probability of the greedy alignment, in nats; log_probs, float32 (B, T', V + 1), the log-probabilities of the
-      blank and the labels per subsampled frame, for other decoders.
+      blank and the labels per subsampled frame, for other decoders. All rows are computed in one batch.
     - `transcribe_sound`: samples, float32 (B, N) in [-1, 1], padded on the right, and num_samples, int32 (B,) -> the
       same outputs, for the features of `log_mel`.
 
-    All rows are computed in one batch.
-
     Args:
         model: `SpeechRecognizer`, on the TensorFlow backend.
-        path: folder to write, see `write_saved_model`.
         labels: the V labels as text, the label of id 1 first.
         separator: text between two labels of a transcript. Default: "", as for characters; " " is usual for phonemes.
         log_mel: the `LogMel` that computes the model's features. None (default): no `transcribe_sound`.
-        weight_dtype: see `export_language_model`.
-
-    Returns:
-        The path, a `pathlib.Path`.
+        path, weight_dtype: see `export_language_model`.
 
     Raises:
         ValueError: On another backend, or if the model, labels, `log_mel` or path are not supported.

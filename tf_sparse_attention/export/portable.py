@@ -1,0 +1,308 @@
+"""LiteRT files (.tflite) and ONNX files with token ids or features as inputs, for devices without TensorFlow."""
+
+import contextlib
+import importlib
+import logging
+import os
+import pathlib
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_sparse_attention.atomic_files import atomic_file
+from tf_sparse_attention.export.input_checks import check_output_folder
+from tf_sparse_attention.export.portable_functions import (
+    KINDS,
+    PortableFunction,
+    Sizes,
+    find_kind,
+    portable_functions,
+)
+from tf_sparse_attention.layers import AttentionLayer
+from tf_sparse_attention.models import LanguageModel, SequenceToSequence, SpeechRecognizer
+from tf_sparse_attention.models.encoder_tasks import EncoderTask
+from tf_sparse_attention.ops.masks import MAX_AXES
+from tf_sparse_attention.remote_files import as_path, is_remote, output_folder, raise_remote_errors, write_bytes
+
+OPSET = 18
+TOLERANCE = 1e-3
+# Fraction of outputs that may differ. Runtimes round differently, which can flip a near-tie between clusters.
+MAX_MISMATCHED = 0.01
+
+
+def export_litert(
+    model: LanguageModel | SequenceToSequence | SpeechRecognizer | EncoderTask,
+    path: str | os.PathLike,
+    batch_size: int = 1,
+    sequence_length: int = 1024,
+    max_length: int = 1024,
+    signatures: Sequence[str] | None = None,
+    source_length: int = 1024,
+) -> pathlib.Path:
+    """Write a LiteRT file with the signatures of the model, and return its path. Inputs are token ids or features.
+
+    The file has only builtin operations, so every LiteRT interpreter can run it. The signatures share the weights.
+    All sizes are fixed. Before the file is written, its outputs are compared with the model's. A `LanguageModel` has
+    the signatures
+
+    - `score`: token_ids, int32 (B, sequence_length) -> nats, float32 (B, sequence_length): -log p of each token given
+      the tokens before it in its row. The first token is scored as the start of a document. Pad shorter texts at the
+      end with any id and ignore the nats there: the other outputs of a causal model do not depend on padding.
+    - `decode`: token_ids, int32 (B, 1), index, int32 (B,), the number of earlier tokens in each row, and the tensors
+      of the cache -> logits, float32 (B, V), for the next token, and the cache after the token. The output
+      `new_NAME` is the new value of the input `NAME`. An empty cache is zeros. The first token of a document is id 0.
+
+    A `SequenceToSequence` has `score` and `decode` for its targets; `score` also has the inputs of `encode`:
+
+    - `encode`: source_ids, int32 (B, source_length), and num_source_tokens, int32 (B,), not counting padding at the
+      end -> the inputs of `decode` that do not change between steps, with the same names.
+
+    A `SpeechRecognizer` has `transcribe`, a classifier has `classify`. docs/portable.md describes them, and has an
+    example of decoding.
+
+    Args:
+        model: `LanguageModel`, `SequenceToSequence` whose encoder reads token ids, `SpeechRecognizer`,
+            `SequenceClassifier` or `TokenClassifier`, in float32, on the TensorFlow backend.
+        path: file to write, with the suffix ".tflite", also at an address such as gs://bucket/model.tflite. An earlier
+            file is replaced atomically.
+        batch_size: number of rows B. Default: 1.
+        sequence_length: tokens per row of `score` or `classify`, or frames of `transcribe`. Default: 1024.
+        max_length: maximum number of tokens in a row of `decode`, including id 0 at the start. Default: 1024.
+        signatures: names of the signatures to write. None (default): all signatures of the model.
+        source_length: tokens per source of an encoder-decoder. Default: 1024.
+
+    Raises:
+        ValueError: On another backend, if the model is not supported, if LiteRT lacks an operation, or if the
+            outputs of the file differ from the model's.
+
+    Example:
+        >>> export_litert(model, "model.tflite", sequence_length=512, max_length=512)
+        >>> score = tf.lite.Interpreter("model.tflite").get_signature_runner("score")
+        >>> nats = score(token_ids=np.ones((1, 512), "int32"))["nats"]
+    """
+    file = as_path(path)
+    with raise_remote_errors(file):
+        is_folder = file.is_dir()
+    if file.suffix != ".tflite" or is_folder:
+        raise ValueError(f"`path` must be a file that ends with '.tflite'. Received: path={path}.")
+    functions = portable_functions(model, signatures, Sizes(batch_size, sequence_length, max_length, source_length))
+    _check_axes(model, functions)
+    content = _convert_to_litert(model, functions)
+    _check_outputs(model, functions, "LiteRT", _litert_runner(content))
+    if is_remote(file):
+        write_bytes(file, content)
+        return file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(file) as temporary:
+        temporary.write_bytes(content)
+    return file
+
+
+def export_onnx(
+    model: LanguageModel | SequenceToSequence | SpeechRecognizer | EncoderTask,
+    path: str | os.PathLike,
+    batch_size: int = 1,
+    sequence_length: int = 1024,
+    max_length: int = 1024,
+    signatures: Sequence[str] | None = None,
+    source_length: int = 1024,
+) -> pathlib.Path:
+    """Write a folder with one ONNX file per signature of the model, such as `score.onnx`, and return its path.
+
+    Signatures, inputs, outputs and sizes are the same as for `export_litert`. Each file has all weights. Before the
+    folder is written, the outputs are compared with the model's. ONNX needs `pip install 'tf-sparse-attention[onnx]'`.
+
+    Args:
+        model: as for `export_litert`.
+        path: folder to write. The folder must be new, empty, or an earlier export, which is replaced
+            atomically. It may be at an address such as gs://bucket/model.
+        batch_size, sequence_length, max_length, signatures, source_length: see `export_litert`.
+
+    Raises:
+        ImportError: If tf2onnx or onnxruntime is not installed.
+        ValueError: On another backend, if the model is not supported, if ONNX lacks an operation, if `path` is a
+            file or has other files, or if the outputs of the files differ from the model's.
+
+    Example:
+        >>> export_onnx(model, "model", sequence_length=512, max_length=512)
+        >>> session = onnxruntime.InferenceSession("model/score.onnx")
+        >>> nats = session.run(["nats"], {"token_ids": token_ids})[0]
+    """
+    _check_packages()
+    folder = check_output_folder(path, {f"{name}.onnx" for kind in KINDS.values() for name in kind.signatures})
+    functions = portable_functions(model, signatures, Sizes(batch_size, sequence_length, max_length, source_length))
+    contents = {name: _convert_to_onnx(model, function) for name, function in functions.items()}
+    _check_outputs(model, functions, "ONNX", _onnx_runner(model, contents))
+    with output_folder(folder) as temporary:
+        temporary.mkdir()
+        for name, content in contents.items():
+            (temporary / f"{name}.onnx").write_bytes(content)
+    return folder
+
+
+def _convert_to_litert(model, functions):
+    module = tf.Module(name="served")
+    module.weights = [variable.value for variable in model.variables]
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, {name: function.graph for name, function in functions.items()})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
+        try:
+            with _suppress_stderr():
+                return converter.convert()
+        except Exception as error:  # the converter's error classes are not public
+            reason = str(error)
+    missing = sorted({name for names in re.findall(r"ops: ([\w, ]+)", reason) for name in names.split(", ")})
+    reason = f"no operation for {', '.join(missing)}" if missing else reason
+    raise _unsupported_model_error(model, "LiteRT", reason)
+
+
+def _check_axes(model, functions):
+    """Raise a `ValueError` for operations that pass the converter and crash the interpreter."""
+    for function in functions.values():
+        for operation in function.graph.get_concrete_function().graph.get_operations():
+            if operation.type in ("LogicalAnd", "LogicalOr"):
+                first, second = (x.shape for x in operation.inputs)
+                if first != second and operation.outputs[0].shape.rank > MAX_AXES:
+                    reason = f"no {operation.type} that broadcasts more than {MAX_AXES} axes"
+                    raise _unsupported_model_error(model, "LiteRT", reason)
+
+
+@contextlib.contextmanager
+def _suppress_stderr():
+    """Discard the converter's output on standard error, which is a page per operation."""
+    with tempfile.TemporaryFile() as sink:
+        before = os.dup(2)
+        try:
+            os.dup2(sink.fileno(), 2)
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _litert_runner(content):
+    with warnings.catch_warnings():
+        # TensorFlow announces that its interpreter moves to another package.
+        warnings.filterwarnings("ignore", message=r"[\s\S]*tf.lite.Interpreter is deprecated")
+        interpreter = tf.lite.Interpreter(model_content=content)
+
+    def run(name, inputs):
+        return interpreter.get_signature_runner(name)(**inputs)
+
+    return run
+
+
+def _check_packages():
+    try:
+        for name in ("onnx", "onnxruntime", "tf2onnx"):
+            importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            "ONNX files need tf2onnx and onnxruntime. Install them with `pip install 'tf-sparse-attention[onnx]'`. "
+            f"The import failed with: {error}"
+        ) from error
+
+
+def _convert_to_onnx(model, function):
+    import onnx
+    import tf2onnx
+
+    log = logging.getLogger("tf2onnx")
+    level = log.level
+    # tf2onnx logs an error for each operation that it cannot convert, and continues.
+    log.setLevel(logging.CRITICAL)
+    try:
+        converted, _ = tf2onnx.convert.from_function(
+            function.graph, function.inputs, opset=OPSET, custom_op_handlers={"Erfc": (_convert_erfc, [])}
+        )
+    except Exception as error:  # tf2onnx documents no error classes
+        raise _unsupported_model_error(model, "ONNX", error) from None
+    finally:
+        log.setLevel(level)
+    missing = sorted({node.op_type for node in converted.graph.node if not onnx.defs.has(node.op_type)})
+    if missing:
+        raise _unsupported_model_error(model, "ONNX", f"no operation for {', '.join(missing)}")
+    return converted.SerializeToString()
+
+
+def _convert_erfc(graph, node, name, arguments):
+    """Replace erfc(x) in GELU by 1 - erf(x), because tf2onnx cannot convert erfc."""
+    graph.remove_node(node.name)
+    one = graph.make_const(f"{node.name}/one", np.array(1, "float32"))
+    erf = graph.make_node("Erf", node.input)
+    graph.make_node("Sub", [one.output[0], erf.output[0]], outputs=node.output)
+
+
+def _onnx_runner(model, contents):
+    import onnxruntime
+
+    try:
+        sessions = {name: onnxruntime.InferenceSession(content) for name, content in contents.items()}
+    except Exception as error:  # tf2onnx documents no error classes
+        raise _unsupported_model_error(model, "ONNX", error) from None
+
+    def run(name, inputs):
+        names = [output.name for output in sessions[name].get_outputs()]
+        return dict(zip(names, sessions[name].run(names, inputs), strict=True))
+
+    return run
+
+
+def _check_outputs(
+    model: keras.Model,
+    functions: Mapping[str, PortableFunction],
+    runtime: str,
+    run: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]],
+) -> None:
+    """Raise a `ValueError` if outputs of a runtime and of Keras differ for random inputs.
+
+    Args:
+        model: the model.
+        functions: result of `portable_functions`.
+        runtime: name of the runtime, for the message.
+        run: function (name, inputs) -> outputs of one of `functions`. Inputs and outputs are arrays by name.
+    """
+    random = np.random.default_rng(0)
+    kept: tuple[dict, dict] = {}, {}  # outputs of Keras and of the runtime, each the inputs of its next step
+    for name, function in functions.items():
+        zeros = {spec.name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in function.inputs}
+        for step in range(function.num_steps):
+            drawn = function.draw(random, step)
+            inputs, runtime_inputs = ({key: {**zeros, **each, **drawn}[key] for key in zeros} for each in kept)
+            expected = {key: x.numpy() for key, x in function.graph(*map(tf.constant, inputs.values())).items()}
+            try:
+                found = run(name, runtime_inputs)
+            except RuntimeError as error:
+                raise _unsupported_model_error(model, runtime, error) from None
+            _compare(model, name, expected, found, runtime)
+            for each, outputs in zip(kept, (expected, found), strict=True):
+                each.update({key.removeprefix("new_"): x for key, x in outputs.items()})
+
+
+def _compare(model, name, expected, found, runtime):
+    for key, right in expected.items():
+        right, output = right.astype("float64"), np.asarray(found[key]).astype("float64")
+        # Not `>`, so that NaN differs from everything.
+        differs = ~(np.abs(output - right) <= TOLERANCE * np.maximum(1, np.abs(right)))
+        if differs.mean() > MAX_MISMATCHED:
+            raise ValueError(
+                f"The outputs of the {runtime} file differ from the model's, so the file is not written. A SavedModel "
+                f"has the same outputs: `{find_kind(model).saved_model}`. "
+                f"Received: {differs.mean():.0%} of `{key}` of `{name}` differ."
+            )
+
+
+def _unsupported_model_error(model: keras.Model, runtime: str, reason: object) -> ValueError:
+    """Return the `ValueError` for a model with operations that a runtime lacks. The reason is shortened."""
+    reason = str(reason).strip().partition("\n")[0][:200].rstrip(".")
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, AttentionLayer)]
+    names = ", ".join(sorted({type(layer).__name__ for layer in layers}))
+    return ValueError(
+        f"`model` must have only operations of {runtime}, see docs/portable.md. A SavedModel has all operations: "
+        f"`{find_kind(model).saved_model}`. Received: layers {names}; the reason: {reason}."
+    )
