@@ -64,15 +64,9 @@ def export_classifier(
     _check_encoder_task(model, (SequenceClassifier, TokenClassifier), tokenizer, sequence_length)
     check_labels(labels, model.num_classes)
     names = json.dumps(list(labels), ensure_ascii=False)
-    return write_saved_model(
-        path,
-        model,
-        {"classify": _classify(model, tokenizer, list(labels), sequence_length)},
-        title="A classifier",
-        description=f"It reads ids of `{type(tokenizer).__name__}`. The labels, in the order of the classes: `{names}`",
-        tokenizers=[tokenizer],
-        weight_dtype=weight_dtype,
-    )
+    description = f"It reads ids of `{type(tokenizer).__name__}`. The labels, in the order of the classes: `{names}`"
+    signatures = {"classify": _classify(model, tokenizer, list(labels), sequence_length)}
+    return write_saved_model(path, model, signatures, "A classifier", description, [tokenizer], weight_dtype)
 
 
 def export_span_answerer(
@@ -106,15 +100,9 @@ def export_span_answerer(
         >>> served(question=tf.constant(["Who came?"]), text=tf.constant(["The old man came."]))["answer"]
     """
     _check_encoder_task(model, (SpanAnswerer,), tokenizer, sequence_length)
-    return write_saved_model(
-        path,
-        model,
-        {"answer": _answer(model, tokenizer, sequence_length)},
-        title="An extractive question answering model",
-        description=f"It reads ids of `{type(tokenizer).__name__}`.",
-        tokenizers=[tokenizer],
-        weight_dtype=weight_dtype,
-    )
+    title, description = "An extractive question answering model", f"It reads ids of `{type(tokenizer).__name__}`."
+    signatures = {"answer": _answer(model, tokenizer, sequence_length)}
+    return write_saved_model(path, model, signatures, title, description, [tokenizer], weight_dtype)
 
 
 def _check_encoder_task(model, kinds, tokenizer, sequence_length):

@@ -62,15 +62,15 @@ def export_images(
             f"Received: images of {codec.length} bytes."
         )
     order = "in raster order" if codec.block_shape is None else f"in blocks of {codec.block_shape} pixels"
-    return write_saved_model(
-        path,
-        model,
-        {"score": _score_images(model, codec, batch_size), "generate": _generate_images(model, codec, jit_compile)},
-        title="An image model",
-        description=f"The model has {model.backbone.num_layers} blocks. Images have {codec.height} rows, "
-        f"{codec.width} columns and {codec.channels} channels of one byte, {order}.",
-        weight_dtype=weight_dtype,
+    description = (
+        f"The model has {model.backbone.num_layers} blocks. Images have {codec.height} rows, {codec.width} columns and "
+        f"{codec.channels} channels of one byte, {order}."
     )
+    signatures = {
+        "score": _score_images(model, codec, batch_size),
+        "generate": _generate_images(model, codec, jit_compile),
+    }
+    return write_saved_model(path, model, signatures, "An image model", description, weight_dtype=weight_dtype)
 
 
 def export_audio(
@@ -118,18 +118,15 @@ def export_audio(
     check_language_model(model)
     check_codec("codec", codec, AudioCodec, model.backbone.vocabulary_size)
     check_length("sequence_length", sequence_length, model.backbone.max_length)
-    return write_saved_model(
-        path,
-        model,
-        {
-            "score": _score_audio(model, codec, sequence_length, batch_size),
-            "generate": _generate_audio(model, codec, jit_compile),
-        },
-        title="An audio model",
-        description=f"{model.backbone.num_layers} blocks. Recordings have one channel and {codec.sample_rate} samples "
-        "per second, coded as one mu-law byte per sample.",
-        weight_dtype=weight_dtype,
+    description = (
+        f"{model.backbone.num_layers} blocks. Recordings have one channel and {codec.sample_rate} samples per second, "
+        "coded as one mu-law byte per sample."
     )
+    signatures = {
+        "score": _score_audio(model, codec, sequence_length, batch_size),
+        "generate": _generate_audio(model, codec, jit_compile),
+    }
+    return write_saved_model(path, model, signatures, "An audio model", description, weight_dtype=weight_dtype)
 
 
 def _images(codec, meaning):

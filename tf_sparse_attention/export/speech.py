@@ -60,15 +60,11 @@ def export_speech(
     signatures = {"transcribe": _transcribe_features(model, transcribe)}
     if log_mel is not None:
         signatures["transcribe_sound"] = _transcribe_sound(model, transcribe, log_mel)
-    return write_saved_model(
-        path,
-        model,
-        signatures,
-        title="A speech recognizer",
-        description=f"{model.encoder.num_layers} blocks. Id 0 is the blank. The labels from id 1 on, joined by "
-        f"{json.dumps(separator)} in transcripts:\n`{json.dumps(list(labels), ensure_ascii=False)}`",
-        weight_dtype=weight_dtype,
+    description = (
+        f"{model.encoder.num_layers} blocks. Id 0 is the blank. The labels from id 1 on, joined by "
+        f"{json.dumps(separator)} in transcripts:\n`{json.dumps(list(labels), ensure_ascii=False)}`"
     )
+    return write_saved_model(path, model, signatures, "A speech recognizer", description, weight_dtype=weight_dtype)
 
 
 def _transcribe(model, labels, separator, name, features, num_frames):

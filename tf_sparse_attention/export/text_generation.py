@@ -85,19 +85,13 @@ def export_language_model(
     backbone = model.backbone
     check_codec("tokenizer", tokenizer, Tokenizer, backbone.vocabulary_size)
     check_length("sequence_length", sequence_length, backbone.max_length)
-    return write_saved_model(
-        path,
-        model,
-        {
-            "score": _score_texts(model, tokenizer, sequence_length, batch_size),
-            "generate": _continue_prompts(model, tokenizer, jit_compile),
-            "embed": _embed(model, tokenizer, sequence_length, batch_size),
-        },
-        title="A language model",
-        description=f"{backbone.num_layers} blocks, {backbone.vocabulary_size} ids of `{type(tokenizer).__name__}`.",
-        tokenizers=[tokenizer],
-        weight_dtype=weight_dtype,
-    )
+    signatures = {
+        "score": _score_texts(model, tokenizer, sequence_length, batch_size),
+        "generate": _continue_prompts(model, tokenizer, jit_compile),
+        "embed": _embed(model, tokenizer, sequence_length, batch_size),
+    }
+    description = f"{backbone.num_layers} blocks, {backbone.vocabulary_size} ids of `{type(tokenizer).__name__}`."
+    return write_saved_model(path, model, signatures, "A language model", description, [tokenizer], weight_dtype)
 
 
 def export_sequence_to_sequence(
@@ -144,18 +138,12 @@ def export_sequence_to_sequence(
     sources = Input.strings("text", f"source, bytes, of at most {max_length} tokens", "A line of text.")
     read_source = functools.partial(_read_source, source_tokenizer, append_end, max_length)
     names = " and ".join(dict.fromkeys(f"`{type(each).__name__}`" for each in tokenizers))
-    return write_saved_model(
-        path,
-        model,
-        {
-            "generate": _generate_targets(model, tokenizer, sources, read_source, jit_compile),
-            "score": _score_targets(model, tokenizer, sources, read_source),
-        },
-        title="An encoder-decoder",
-        description=f"A vocabulary of {model.vocabulary_size} ids of {names}.",
-        tokenizers=tokenizers,
-        weight_dtype=weight_dtype,
-    )
+    signatures = {
+        "generate": _generate_targets(model, tokenizer, sources, read_source, jit_compile),
+        "score": _score_targets(model, tokenizer, sources, read_source),
+    }
+    description = f"A vocabulary of {model.vocabulary_size} ids of {names}."
+    return write_saved_model(path, model, signatures, "An encoder-decoder", description, tokenizers, weight_dtype)
 
 
 def _score_texts(model, tokenizer, sequence_length, batch_size):
