@@ -70,15 +70,8 @@ class PortableFunction:
         return drawn
 
 
-class Source(NamedTuple):
-    """Source of an encoder-decoder: inputs of a file, their ranges, and the function from them to encoder outputs."""
-
-    inputs: list[tf.TensorSpec]
-    ranges: dict[str, tuple[int, int]]
-    encode: Callable[..., dict[str, Any]]
-
-
 def _source(model, sizes):
+    """Return the inputs of a source, their ranges, and the function from the inputs to encoder outputs."""
     length, feature_size = sizes.source_length, model.encoder.embedding_dim
     check_length("source_length", length, model.encoder.max_length)
     if model.encoder.vocabulary_size is None and feature_size != model.backbone.embedding_dim:
@@ -93,15 +86,16 @@ def _source(model, sizes):
 
     inputs = [_integers("source_ids", sizes.batch_size, length), _integers("num_source_tokens", sizes.batch_size)]
     ranges = {"source_ids": (0, model.source_vocabulary_size - 1), "num_source_tokens": (1, length)}
-    return Source(inputs, ranges, encode)
+    return inputs, ranges, encode
 
 
 def _token_functions(model, sizes, names):
     """Return the functions of a language model or encoder-decoder."""
     is_encoder_decoder = isinstance(model, SequenceToSequence)
     decoder = model.decoder if is_encoder_decoder else model
-    source = _source(model, sizes) if is_encoder_decoder else Source([], {}, dict)
-    functions = _cached_functions(decoder, sizes, source) if set(CACHED) & set(names) else {}
+    source = _source(model, sizes) if is_encoder_decoder else ([], {}, dict)
+    source_specs, source_ranges, encode_source = source
+    functions = _cached_functions(decoder, sizes, *source) if set(CACHED) & set(names) else {}
     if "score" in names:
         check_length("sequence_length", sizes.sequence_length, decoder.backbone.max_length)
 
@@ -109,23 +103,23 @@ def _token_functions(model, sizes, names):
             *source_inputs, token_ids = inputs
             # As in training: each token is predicted from the tokens before it, with id 0 at the start.
             previous = tf.pad(token_ids[:, :-1], [[0, 0], [1, 0]])
-            logits = decoder({"token_ids": previous, **source.encode(*source_inputs)}, training=False)
+            logits = decoder({"token_ids": previous, **encode_source(*source_inputs)}, training=False)
             return {"nats": nats_of(token_ids, logits)}
 
-        inputs = [*source.inputs, _integers("token_ids", sizes.batch_size, sizes.sequence_length)]
-        ranges = {**source.ranges, "token_ids": (0, decoder.vocabulary_size - 1)}
+        inputs = [*source_specs, _integers("token_ids", sizes.batch_size, sizes.sequence_length)]
+        ranges = {**source_ranges, "token_ids": (0, decoder.vocabulary_size - 1)}
         functions["score"] = PortableFunction(score, inputs, ranges)
     return functions
 
 
-def _cached_functions(decoder, sizes, source):
+def _cached_functions(decoder, sizes, source_specs, source_ranges, encode_source):
     """Return `encode` and `decode`. The name of a tensor of the nested cache is its path of keys, joined by "_"."""
     check_length("max_length", sizes.max_length, decoder.backbone.max_length)
 
     def make_cache(*source_inputs):
-        return decoder.init_cache(sizes.batch_size, sizes.max_length, **source.encode(*source_inputs))
+        return decoder.init_cache(sizes.batch_size, sizes.max_length, **encode_source(*source_inputs))
 
-    structure = make_cache(*(tf.ones(spec.shape, spec.dtype) for spec in source.inputs))
+    structure = make_cache(*(tf.ones(spec.shape, spec.dtype) for spec in source_specs))
     paths, starts = zip(*keras.tree.flatten_with_path(structure), strict=True)
     names = [re.sub(r"\W", "_", "_".join(path)) for path in paths]
     if len({"token_ids", "index", *names}) != len(names) + 2:
@@ -151,7 +145,7 @@ def _cached_functions(decoder, sizes, source):
     inputs = [_integers("token_ids", sizes.batch_size, 1), _integers("index", sizes.batch_size), *tensors]
     ranges = {"token_ids": (0, decoder.vocabulary_size - 1)}
     return {
-        "encode": PortableFunction(encode, source.inputs, source.ranges),
+        "encode": PortableFunction(encode, source_specs, source_ranges),
         "decode": PortableFunction(decode, inputs, ranges, NUM_COMPARED_STEPS),
     }
 

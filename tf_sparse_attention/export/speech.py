@@ -57,9 +57,36 @@ def export_speech(
             f"`log_mel` must be a `LogMel` of {model.num_features} bands, the features of the model. Received: {found}."
         )
     transcribe = functools.partial(_transcribe, model, list(labels), separator)
-    signatures = {"transcribe": _transcribe_features(model, transcribe)}
+    num_features, num_frames = model.num_features, min(100, _max_frames(model) or 100)
+    signatures = {
+        "transcribe": transcribe(
+            Input(
+                tf.TensorSpec((None, None, num_features), tf.float32, "features"),
+                "features of recordings, padded on the right, not normalized",
+                f"tf.zeros((1, {num_frames}, {num_features}))",
+            ),
+            Input(tf.TensorSpec((None,), tf.int32, "num_frames"), "from 1 to T", f"tf.constant([{num_frames}])"),
+            lambda features, num_frames: (features, num_frames),
+            "Frames after the last frame of a row are blank with probability 1.",
+        )
+    }
     if log_mel is not None:
-        signatures["transcribe_sound"] = _transcribe_sound(model, transcribe, log_mel)
+        config = log_mel.get_config()
+        rate = config["sample_rate"]
+        notes = (
+            "Features are the logarithms of {num_bands} mel bands from {lowest} to {highest} Hz, in windows of\n"
+            "{window} s every {hop} s, with pre-emphasis {pre_emphasis}. Recordings are not resampled."
+        )
+        signatures["transcribe_sound"] = transcribe(
+            Input(
+                tf.TensorSpec((None, None), tf.float32, "samples"),
+                f"recordings in [-1, 1], {rate} samples per second, padded on the right",
+                f"tf.zeros((1, {rate}))",
+            ),
+            Input(tf.TensorSpec((None,), tf.int32, "num_samples"), "from 1 to T", f"tf.constant([{rate}])"),
+            lambda samples, num_samples: (log_mel(samples, num_samples), log_mel.num_frames(num_samples)),
+            notes.format(**config),
+        )
     description = (
         f"{model.encoder.num_layers} blocks. Id 0 is the blank. The labels from id 1 on, joined by "
         f"{json.dumps(separator)} in transcripts:\n`{json.dumps(list(labels), ensure_ascii=False)}`"
@@ -67,69 +94,40 @@ def export_speech(
     return write_saved_model(path, model, signatures, "A speech recognizer", description, weight_dtype=weight_dtype)
 
 
-def _transcribe(model, labels, separator, name, features, num_frames):
-    """Return the outputs of both signatures for features (B, T, F) and numbers of frames (B,) of the input `name`."""
-    length = tf.shape(features)[1]
-    if (limit := _max_frames(model)) is not None:
-        num_frames = require(num_frames, (length <= limit, f"`{name}` must have at most {limit} frames.", length))
-    mask = tf.sequence_mask(num_frames, length)
-    log_probs = model({"features": tf.where(mask[..., None], features, 0), "padding_mask": mask}, training=False)
-    ids = ctc_greedy(log_probs)
-    num_labels = tf.reduce_sum(tf.cast(ids > 0, tf.int32), axis=1)
-    words = tf.RaggedTensor.from_tensor(tf.gather(["", *labels], ids), num_labels)
-    return {
-        "text": tf.strings.reduce_join(words, axis=1, separator=separator),
-        "num_labels": num_labels,
-        "log_prob": tf.reduce_sum(tf.reduce_max(log_probs, axis=-1), axis=1),
-        "log_probs": log_probs,
-    }
-
-
-def _outputs(model):
-    return {
-        "text": "the most likely label of each frame, without repeats and blanks",
-        "num_labels": "number of labels in the text",
-        "log_prob": "log-probability of the greedy alignment, in nats",
-        "log_probs": f"log-probabilities of the blank and the labels in T / {model.subsampling} frames, rounded up",
-    }
-
-
 def _max_frames(model):
     """Return the largest number of frames of a recording, or None."""
     return None if model.encoder.max_length is None else model.encoder.max_length * model.subsampling
 
 
-def _inputs(name, spec, meaning, example, lengths, longest):
-    """Return the inputs of rows that are padded on the right, and of their lengths."""
-    return [
-        Input(tf.TensorSpec(spec, tf.float32, name), f"{meaning}, padded on the right", example),
-        Input(tf.TensorSpec((None,), tf.int32, lengths), "length of each row, from 1 to T", f"tf.constant({longest})"),
-    ]
+def _transcribe(model, labels, separator, recordings, lengths, compute_features, notes):
+    """Return the signature of two inputs, `recordings` and their `lengths`.
 
+    `compute_features` maps them to features, float32 (B, T, F), and their lengths, int32 (B,).
+    """
+    limit, name, lengths_name = _max_frames(model), recordings.spec.name, lengths.spec.name
 
-def _transcribe_features(model, transcribe_frames):
-    def transcribe(features, num_frames):
-        num_frames = require(num_frames, *valid_lengths("num_frames", num_frames, features, 1))
-        return transcribe_frames("features", features, num_frames)
+    def transcribe(rows, row_lengths):
+        row_lengths = require(row_lengths, *valid_lengths(lengths_name, row_lengths, rows, 1))
+        features, num_frames = compute_features(rows, row_lengths)
+        length = tf.shape(features)[1]
+        if limit is not None:
+            num_frames = require(num_frames, (length <= limit, f"`{name}` must have at most {limit} frames.", length))
+        mask = tf.sequence_mask(num_frames, length)
+        log_probs = model({"features": tf.where(mask[..., None], features, 0), "padding_mask": mask}, training=False)
+        ids = ctc_greedy(log_probs)
+        num_labels = tf.reduce_sum(tf.cast(ids > 0, tf.int32), axis=1)
+        words = tf.RaggedTensor.from_tensor(tf.gather(["", *labels], ids), num_labels)
+        return {
+            "text": tf.strings.reduce_join(words, axis=1, separator=separator),
+            "num_labels": num_labels,
+            "log_prob": tf.reduce_sum(tf.reduce_max(log_probs, axis=-1), axis=1),
+            "log_probs": log_probs,
+        }
 
-    length = min(100, _max_frames(model) or 100)
-    example = f"tf.zeros((2, {length}, {model.num_features}))"
-    shape, meaning = (None, None, model.num_features), "features of recordings, not normalized"
-    inputs = _inputs("features", shape, meaning, example, "num_frames", [length, (length + 1) // 2])
-    notes = "Frames after the last frame of a row are blank with probability 1."
-    return Signature(transcribe, inputs, _outputs(model), "transcripts of features", notes)
-
-
-def _transcribe_sound(model, transcribe_frames, log_mel):
-    def transcribe_sound(samples, num_samples):
-        num_samples = require(num_samples, *valid_lengths("num_samples", num_samples, samples, 1))
-        return transcribe_frames("samples", log_mel(samples, num_samples), log_mel.num_frames(num_samples))
-
-    config = log_mel.get_config()
-    meaning, rate = f"recordings in [-1, 1], {config['sample_rate']} samples per second", config["sample_rate"]
-    inputs = _inputs("samples", (None, None), meaning, f"tf.zeros((1, {rate}))", "num_samples", [rate])
-    notes = (
-        "Features are the logarithms of {num_bands} mel bands from {lowest} to {highest} Hz, in windows of {window} s "
-        "every\n{hop} s, with pre-emphasis {pre_emphasis}. Recordings are not resampled."
-    ).format(**config)
-    return Signature(transcribe_sound, inputs, _outputs(model), "transcripts of recordings", notes)
+    outputs = {
+        "text": "the most likely label of each frame, without repeats and blanks",
+        "num_labels": "number of labels in the text",
+        "log_prob": "log-probability of the greedy alignment, in nats",
+        "log_probs": f"log-probabilities of the blank and the labels in frames / {model.subsampling}, rounded up",
+    }
+    return Signature(transcribe, [recordings, lengths], outputs, f"transcripts of {name}", notes)
