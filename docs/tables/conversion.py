@@ -81,7 +81,7 @@ def every_cell(table):
 
 def reason_of(message):
     """Return the part of an exporter's message that says why."""
-    reasons = r"the reason: (.*)\.$", r"with a cache: (.*?)\. Use `signatures", r"on others: (.*?)\. Received"
+    reasons = r"the reason: (.*)\.$", r"with a cache: (.*?)\. Use `signatures", r"of other queries: (.*?)\. Received"
     for pattern in (*reasons, r"Received: (.*)\.$"):
         if found := re.search(pattern, message):
             return found[1]
