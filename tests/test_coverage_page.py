@@ -10,8 +10,8 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.pages import DOCS
 from tf_sparse_attention.trainers.configs import speech
+from tf_sparse_attention.trainers.configs.base import overridable_settings
 from tf_sparse_attention.trainers.shared import command_line
-from tf_sparse_attention.trainers.shared.overrides import overridable_settings
 
 pytestmark = pytest.mark.pages
 

@@ -7,7 +7,6 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.pages import DOCS, PAGES, ROOT, api_entries, blocks, broken_links, commands, flags_of, name_of, public_names
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import overrides
 
 pytestmark = [
     pytest.mark.pages,
@@ -104,7 +103,7 @@ def test_programs_and_targets_that_a_page_names_exist(name):
 def test_flags_of_programs_that_a_page_names_exist(name):
     settings = {f"config.{section}.{key}" for section, keys in base.get_config().to_dict().items()
                 if isinstance(keys, dict) for key in keys}  # fmt: skip
-    overridable = {f"config.{section}.{key}" for section, keys in overrides.SETTINGS.items() for key in keys}
+    overridable = {f"config.{section}.{key}" for section, keys in base.OVERRIDABLE.items() for key in keys}
     for program, flags in commands(TEXTS[name]):
         known = flags_of(program) | (overridable if program == "evaluate" else {"config", *settings})
         assert {flag.removeprefix("no") if flag[2:] in known else flag for flag in flags} <= known, (program, flags)

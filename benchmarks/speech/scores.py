@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.trainers.shared import evaluation, overrides
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import evaluation
 
 KEPT = ("phone_error_rate", "loss", "labels", "recordings")
 
@@ -20,7 +21,7 @@ def evaluate(folder: pathlib.Path, attention: str | None = None) -> dict[str, An
     Raises:
         ValueError: If the folder has no trained model.
     """
-    wanted = overrides.overridable_settings()
+    wanted = base.overridable_settings()
     wanted.train.num_beams = 0
     wanted.train.evaluation_attention = attention
     found = evaluation.evaluate(folder, "test", wanted)

@@ -10,7 +10,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.draws import first
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import components, overrides
+from tf_sparse_attention.trainers.shared import components
 from tf_sparse_attention.trainers.shared.evaluation import with_overrides
 from tf_sparse_attention.trainers.shared.tokenizers import describe
 from tf_sparse_attention.trainers.tasks import registry
@@ -178,7 +178,7 @@ def test_a_setting_that_a_task_ignores_is_an_error_with_its_default(subtests):
 
 
 def test_an_evaluation_rejects_settings_that_its_task_ignores():
-    config, wanted = base.get_config(), overrides.overridable_settings()
+    config, wanted = base.get_config(), base.overridable_settings()
     wanted.data.mask_rate = 0.0  # the default
     wanted.train.num_beams = 4
     with pytest.raises(ValueError, match=r"`config\.train\.num_beams` must be unset for task=language_model, which"):

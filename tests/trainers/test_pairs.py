@@ -9,8 +9,8 @@ import pytest
 
 from tests.trainers import task_runs
 from tf_sparse_attention import audit
-from tf_sparse_attention.trainers.configs import translate_documents
-from tf_sparse_attention.trainers.shared import evaluation, overrides, sampling, workdir
+from tf_sparse_attention.trainers.configs import base, translate_documents
+from tf_sparse_attention.trainers.shared import evaluation, sampling, workdir
 from tf_sparse_attention.trainers.tasks import generated_targets, registry
 
 TASK = "translate"
@@ -26,7 +26,7 @@ def without_compilation():
 
 @pytest.fixture(scope="module")
 def scores(run):
-    wanted = overrides.overridable_settings()
+    wanted = base.overridable_settings()
     wanted.train.generated_targets, wanted.generate.length = 2, 3
     return evaluation.evaluate(run, "test", wanted)
 
@@ -60,7 +60,7 @@ def test_every_translation_is_scored_once_with_and_without_the_source(run, score
 
 @pytest.mark.parametrize("variant", ["small", pytest.param("encoder", marks=pytest.mark.full)])
 def test_only_answers_are_scored_with_and_without_their_question(task_run, variant):
-    run, wanted = task_run("answer", variant), overrides.overridable_settings()
+    run, wanted = task_run("answer", variant), base.overridable_settings()
     task, model, lines = registry.load_task(run), task_runs.load_model(run), LINES["answer"][13:]
     wanted.train.generated_targets = -1
     scores = evaluation.evaluate(run, "test", wanted)
@@ -75,7 +75,7 @@ def test_only_answers_are_scored_with_and_without_their_question(task_run, varia
 
 @pytest.mark.full
 def test_scores_of_another_file_are_next_to_those_of_the_run(run, scores, tmp_path):
-    wanted = overrides.overridable_settings()
+    wanted = base.overridable_settings()
     wanted.data.path = str(task_runs.write_lines(tmp_path / "other.jsonl", LINES["translate"][-2:]))
     wanted.train.generated_targets, wanted.generate.length = 1, 3
     files = [run / name for name in ("evaluation-test.json", "generated-test.jsonl")]

@@ -7,7 +7,8 @@ import pytest
 
 from tests.data.builders import as_wav, tone
 from tests.trainers.task_runs import PHONES, stop_evaluation
-from tf_sparse_attention.trainers.shared import evaluation, illustrations, overrides, training, workdir
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import evaluation, illustrations, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks import speech as speech_task
 from tf_sparse_attention.trainers.tasks.task import Request
@@ -31,7 +32,7 @@ def test_an_evaluation_scores_every_recording_once_and_by_beams(run, task, path)
     counts = task.open_buckets("train").left_out
     assert (counts["empty"], counts["too_long"]) == (1, 1)
     assert "left out: 1 empty, 1 too long" in evaluation.as_text({**scores, "left_out": counts})
-    changes = overrides.overridable_settings()
+    changes = base.overridable_settings()
     changes.train.evaluation_attention = "full"  # has more heads
     with pytest.raises(ValueError, match=r"`attention` must have the weights of the model"):
         evaluation.evaluate(run, "test", changes)

@@ -16,7 +16,8 @@ from tests.export.portable_cases import RunLiteRT
 from tests.trainers import task_runs
 from tests.trainers.task_runs import check_resumed_run, stop_evaluation
 from tf_sparse_attention.models import Backbone, LanguageModel
-from tf_sparse_attention.trainers.shared import evaluation, exporting, overrides, training, workdir
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import evaluation, exporting, training, workdir
 from tf_sparse_attention.trainers.shared.exporting import in_float32, run_without_library
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.language_model import LINE
@@ -194,7 +195,7 @@ def test_data_that_do_not_fit_the_model_of_a_run_are_errors(task_run, make_task_
         ("classify", r"labels of .*\['BEAST', 'FR", r"training labels: 'beast', 'fruit', 'tool'\. Received: '"),
         ("speech", "mean and std of", r"`config\.data` must have the unit .* phone\."),
     ]:
-        config, changes = make_task_config(name), overrides.overridable_settings()
+        config, changes = make_task_config(name), base.overridable_settings()
         workdir.check_state(task_run(name), registry.make_task(config).get_state())
         (tmp_path / name).mkdir()
         for settings, other in zip(

@@ -13,21 +13,46 @@ Examples:
   tsa-evaluate --workdir=runs/demo --config.data.sequence_length=4096
 """
 
+from typing import Any
+
+import ml_collections
 from absl import flags, logging
 
-from tf_sparse_attention.trainers.shared import command_line, overrides
+from tf_sparse_attention.trainers.configs import base
+from tf_sparse_attention.trainers.shared import command_line
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Run directory to evaluate.")
 SPLIT = flags.DEFINE_string("split", "test", "Split of the data set.")
-CHANGES = overrides.define_flags()
-flags.adopt_module_key_flags(overrides)  # lists them in --help
+# Not `config_flags`, which shows a traceback for unknown names.
+DEFINE: dict[type, Any] = {
+    bool: flags.DEFINE_boolean,
+    float: flags.DEFINE_float,
+    int: flags.DEFINE_integer,
+    str: flags.DEFINE_string,
+}
+SETTINGS = base.overridable_settings()
+CHANGES = {
+    (section, name): DEFINE[SETTINGS[section].get_type(name)](
+        f"config.{section}.{name}", None, "Default: the training setting; see trainers/configs/base.py."
+    )
+    for section, names in base.OVERRIDABLE.items()
+    for name in names
+}
+
+
+def read_changes() -> ml_collections.ConfigDict:
+    """Return `overridable_settings()` with the values of the flags."""
+    changes = base.overridable_settings()
+    for (section, name), flag in CHANGES.items():
+        changes[section][name] = flag.value
+    return changes
 
 
 def main() -> None:
     from tf_sparse_attention.trainers.shared import evaluation, remote_run
 
     with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
-        result = evaluation.evaluate(folder, SPLIT.value, CHANGES())
+        result = evaluation.evaluate(folder, SPLIT.value, read_changes())
     print(evaluation.as_text(result), flush=True)
     logging.info("Written to %s.", result["path"])
 

@@ -46,6 +46,8 @@ def test_a_wrong_command_gets_one_line_and_status_2_before_any_backend_is_import
         (["train", "--config=books:tinny", run], r"flag --config=\S+:tinny: `variant`.*\. Received: variant=tinny\."),
         (["evaluate", "--workdr=runs/demo"], "Unknown command line flag 'workdr'. Did you mean: workdir"),
         (["evaluate", "runs/demo"], ".*--workdir"),
+        (["evaluate", "--config.optimizer.name=1", run], "Unknown command line flag 'config.optimizer.name'"),
+        (["evaluate", "--config.data.batch_size=many", run], "flag --config.data.batch_size=many: "),
         (["evaluate", run, "test"], r"All arguments must be flags\. Received: test\."),
     ]
     *found, unknown = run_at_once(

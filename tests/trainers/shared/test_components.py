@@ -9,7 +9,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import components, evaluation, model_import, overrides, sampling, workdir
+from tf_sparse_attention.trainers.shared import components, evaluation, model_import, sampling, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
 PARTS = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]
@@ -139,7 +139,7 @@ def model_file(tmp_path_factory):
 
 
 def test_an_imported_model_is_evaluated_on_another_text_and_sampled_from(make_tiny_config, model_file, tmp_path):
-    config, changes = make_tiny_config(), overrides.overridable_settings()
+    config, changes = make_tiny_config(), base.overridable_settings()
     changes.data.path, config.data.path = config.data.path, str(tmp_path / "missing")
     model = model_import.import_model(config, model_file, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test", changes)

@@ -7,6 +7,15 @@ import ml_collections
 from ml_collections.config_dict import placeholder
 
 TOKENIZERS = ("bytes", "subword", "sentencepiece", "wordpiece")
+SOURCE_SETTINGS = ("tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir")
+WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
+EXECUTION_SETTINGS = ("jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel")
+# Settings that `tsa-evaluate` can override: all settings that it reads, except those of the trained model.
+OVERRIDABLE = {
+    "data": (*SOURCE_SETTINGS, *WINDOW_SETTINGS),
+    "train": (*EXECUTION_SETTINGS, "generated_targets", "generated_beams", "num_beams", "evaluation_attention"),
+    "generate": ("length",),
+}
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -22,6 +31,16 @@ def get_config() -> ml_collections.ConfigDict:
             "generate": _generate(),
         }
     )
+
+
+def overridable_settings() -> ml_collections.ConfigDict:
+    """Return a locked `ml_collections.ConfigDict` of the settings in `OVERRIDABLE`, all None."""
+    defaults = get_config()
+    settings = {
+        section: {name: placeholder(defaults[section].get_type(name)) for name in names}
+        for section, names in OVERRIDABLE.items()
+    }
+    return ml_collections.ConfigDict(settings).lock()
 
 
 def _data():

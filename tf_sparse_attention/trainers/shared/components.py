@@ -15,7 +15,6 @@ from tf_sparse_attention.models.presets import preset_arguments
 from tf_sparse_attention.models.rebuilding import rebuilt
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared.loading import load_language_model
-from tf_sparse_attention.trainers.shared.overrides import SOURCE_SETTINGS
 from tf_sparse_attention.types import Config
 
 # Settings with the same name as the argument.
@@ -132,7 +131,7 @@ def _matches(setting, actual):
 def make_text_source(config: ml_collections.ConfigDict) -> Any:
     """Create the `TextSource` of `config.data`."""
     settings = set_values(config.data)
-    return tsa.data.open_source(**{name: settings[name] for name in SOURCE_SETTINGS if name in settings})
+    return tsa.data.open_source(**{name: settings[name] for name in base.SOURCE_SETTINGS if name in settings})
 
 
 def make_pair_source(config: ml_collections.ConfigDict) -> tsa.data.PairSource:

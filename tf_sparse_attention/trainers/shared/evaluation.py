@@ -21,7 +21,7 @@ from tf_sparse_attention.atomic_files import write_json
 from tf_sparse_attention.data import Batches
 from tf_sparse_attention.models import Model, StatefulModel
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import components, overrides, workdir
+from tf_sparse_attention.trainers.shared import components, workdir
 from tf_sparse_attention.trainers.shared.devices import choose_devices
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Examples, check_read, missing_member
@@ -258,7 +258,7 @@ def evaluate(
     Args:
         folder: run directory.
         split: name of a split, or of a part in the syntax of TFDS. Default: "test".
-        changes: `overrides.overridable_settings()` with the settings to override. Default: None, no changes.
+        changes: `base.overridable_settings()` with the settings to override. Default: None, no changes.
 
     Returns:
         Dictionary with "task", "split", "data" (name of the data), the results of the task's `Validation` (in nested
@@ -321,7 +321,7 @@ def with_overrides(
 
     Args:
         config: configuration of the run.
-        changes: `overrides.overridable_settings()` with the settings to override. Default: None, no changes.
+        changes: `base.overridable_settings()` with the settings to override. Default: None, no changes.
 
     Raises:
         ValueError: If the task of the run ignores a changed setting.
@@ -332,9 +332,9 @@ def with_overrides(
     check_read(changes, config.task, registry.find_task_class(config.task).settings)
     if changes.data.tfds is not None or changes.data.path is not None:
         defaults = base.get_config().data
-        for name in set(overrides.SOURCE_SETTINGS) - {"data_dir"}:
+        for name in set(base.SOURCE_SETTINGS) - {"data_dir"}:
             config.data[name] = defaults[name]
-    for section in overrides.SETTINGS:
+    for section in base.OVERRIDABLE:
         with config[section].unlocked(), config[section].ignore_type():
             config[section].update(components.set_values(changes[section]))
     return config
@@ -361,7 +361,7 @@ class EvaluationRun:
         source, split, variant = validation.task.source, validation.split, validation.variant
         self.folder, self.devices = folder, devices
         self.path = workdir.evaluation_path(folder, split, source, variant)
-        self.settings = {name: validation.task.config.data[name] for name in overrides.WINDOW_SETTINGS}
+        self.settings = {name: validation.task.config.data[name] for name in base.WINDOW_SETTINGS}
         self.identity = [source.fingerprint, split, workdir.model_version(folder), variant, self.settings]
         self._partial: list[pathlib.Path] = []
 
