@@ -10,7 +10,7 @@ from tests.export.serving import LOCAL, ROUTING, TEXTS, export, generate, make_m
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
-from tf_sparse_attention.trainers.shared import sample_sources, sampling
+from tf_sparse_attention.trainers.shared import sampling
 
 
 def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
@@ -30,8 +30,8 @@ def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
 
 
 def test_samples_of_a_saved_model_are_those_of_its_model(model, exported):
-    local = sample_sources.LocalModelSource(model, ByteTokenizer())
-    served, request = sample_sources.SavedModelSource(exported), (TEXTS[2], 2, 3, -3)
+    local = sampling.LocalModelSource(model, ByteTokenizer())
+    served, request = sampling.SavedModelSource(exported), (TEXTS[2], 2, 3, -3)
     local.model._generator = Generator(model, run_eagerly=True)
     wanted, found = (sampling.generate(source, *request, temperature=0.7, top_p=0.9) for source in (local, served))
     for one, other in zip(found, wanted, strict=True):

@@ -11,8 +11,8 @@ import tf_sparse_attention as tsa
 from tests.draws import first
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components
+from tf_sparse_attention.trainers.shared.components import describe
 from tf_sparse_attention.trainers.shared.evaluation import with_overrides
-from tf_sparse_attention.trainers.shared.tokenizers import describe
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import COMMON, check_read
 

@@ -18,7 +18,7 @@ from tests.trainers import task_runs
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.trainers import generate
-from tf_sparse_attention.trainers.shared import chat, sample_sources, sampling, workdir
+from tf_sparse_attention.trainers.shared import sampling, workdir
 from tf_sparse_attention.trainers.tasks import registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
@@ -82,7 +82,7 @@ def test_each_sample_can_be_had_again_by_its_seed(source, monkeypatch):
 
 def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(run, source, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
-    monkeypatch.setattr(sample_sources, "CHUNK", 1)
+    monkeypatch.setattr(sampling, "CHUNK", 1)
     path = run / sampling.SAMPLES
     whole = sampling.generate(source, "é".encode(), num_samples=3, length=3, path=path)
     assert records(run) == whole and "é" in path.read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(r
     assert kept[2]["interrupted"]
     assert whole[2]["text"].startswith(kept[2]["text"].rstrip("\ufffd"))
 
-    class Interrupted(sample_sources.LocalModelSource):
+    class Interrupted(sampling.LocalModelSource):
         def snapshots(self, *arguments):
             raise KeyboardInterrupt
 
@@ -118,25 +118,25 @@ def test_an_empty_prompt_begins_a_document_and_the_end_of_the_document_finishes_
 
 def test_a_folder_without_the_saved_model_of_a_language_model_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="`saved_model` must be the folder"):
-        sample_sources.SavedModelSource(tmp_path)
+        sampling.SavedModelSource(tmp_path)
     module = tf.Module()
     module.classify = tf.function(lambda text: {"label": text}, input_signature=[tf.TensorSpec([None], tf.string)])
     tf.saved_model.save(module, tmp_path, signatures={"classify": module.classify})
     with pytest.raises(ValueError, match=r"`saved_model` must be a language model .*, with {'classify': {'label'}}"):
-        sample_sources.SavedModelSource(tmp_path)
+        sampling.SavedModelSource(tmp_path)
     (tmp_path / "saved_model.pb").write_bytes(b"other bytes")
     with pytest.raises(ValueError, match="`saved_model` must be a readable"):
-        sample_sources.SavedModelSource(tmp_path)
+        sampling.SavedModelSource(tmp_path)
 
 
 def test_a_model_in_a_file_and_a_preset_are_sources(run, monkeypatch):
     tokenizer = ByteTokenizer()
-    source = sample_sources.from_file(run / "model.keras", tokenizer)
+    source = sampling.from_file(run / "model.keras", tokenizer)
     for found, expected in zip(source.model.get_weights(), workdir.load_model(run).get_weights(), strict=True):
         assert (found == expected).all()
     assert source.tokenizer is tokenizer
     monkeypatch.setattr(tsa.models.LanguageModel, "from_preset", classmethod(lambda cls, name, size: (name, size)))
-    assert sample_sources.from_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
+    assert sampling.from_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
 
 
 @pytest.mark.large
@@ -198,7 +198,7 @@ def test_the_program_reads_a_prompt_and_prints_the_text(run, tmp_path, monkeypat
 @pytest.mark.full
 def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
     shown = []
-    chat.chat(source, ["a\n", "b\n"], shown.append, 3, 1, 4096, {"temperature": 0.5})
+    sampling.chat(source, ["a\n", "b\n"], shown.append, 3, 1, 4096, {"temperature": 0.5})
     strategy = Sampling(temperature=0.5, top_p=source.defaults["top_p"])
     session = source.model.chat_session(4096, strategy, source.tokenizer, 1, (1,))
     expected = []
@@ -207,7 +207,7 @@ def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
         expected.append("".join(session.generate(3)))
     assert "".join(shown) == "".join(f"{sampling.printable(text)}\n" for text in expected)
     with pytest.raises(ValueError, match="`chat` must be False"):
-        chat.chat(sample_sources.PrefixSource(source.model, source.tokenizer), ["a"], print, 3, 1, 9)
+        sampling.chat(sampling.PrefixSource(source.model, source.tokenizer), ["a"], print, 3, 1, 9)
 
 
 def test_the_program_prints_utf_8_in_any_locale(run):

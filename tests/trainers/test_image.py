@@ -12,7 +12,7 @@ from tests.contracts import nats_of
 from tests.export.portable_cases import RunONNX, needs
 from tests.trainers import task_runs
 from tf_sparse_attention.trainers.shared import evaluation, exporting, sampling, workdir
-from tf_sparse_attention.trainers.tasks import byte_task, image_pictures, registry
+from tf_sparse_attention.trainers.tasks import byte_task, image, registry
 from tf_sparse_attention.trainers.tasks.task import Request
 
 TASK = "image"
@@ -80,9 +80,9 @@ def test_a_completion_has_the_upper_half_of_its_image(task, model, monkeypatch):
     np.testing.assert_array_equal(found[:, :1], TEST[:3, :1])
     assert (found[:, 1:] != TEST[:3, 1:]).any()
     assert [sample["num_tokens"] for sample in made.samples] == [6] * 3
-    picture = image_pictures.draw_samples(task.codec, made.samples, TEST)
+    picture = image.draw_samples(task.codec, made.samples, TEST)
     given = np.concatenate([TEST[:3, :1], np.full((3, 1, 2, 3), 128, np.uint8)], axis=1)
-    np.testing.assert_array_equal(picture, image_pictures.draw_grid([given, found, TEST[:3]]))
+    np.testing.assert_array_equal(picture, image.draw_grid([given, found, TEST[:3]]))
 
 
 def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypatch):
@@ -94,5 +94,5 @@ def test_an_interruption_keeps_the_bytes_so_far(task, model, tmp_path, monkeypat
 
     (sample,) = task.generate(model, Request(path=tmp_path / "a.png"), stop).samples
     assert sample["interrupted"] and len(sample["token_ids"]) == 5
-    picture = image_pictures.draw_grid([task.codec.decode(np.append(sample["token_ids"], [129] * 7))[None]])
+    picture = image.draw_grid([task.codec.decode(np.append(sample["token_ids"], [129] * 7))[None]])
     np.testing.assert_array_equal(tf.io.decode_png((tmp_path / "a.png").read_bytes()), picture)

@@ -11,7 +11,7 @@ from tests.trainers import task_runs
 from tf_sparse_attention import audit
 from tf_sparse_attention.trainers.configs import base, translate_documents
 from tf_sparse_attention.trainers.shared import evaluation, sampling, workdir
-from tf_sparse_attention.trainers.tasks import generated_targets, registry
+from tf_sparse_attention.trainers.tasks import pairs, registry
 
 TASK = "translate"
 LINES = {task: task_runs.draw_lines(task) for task in ("translate", "answer")}
@@ -111,23 +111,19 @@ class Copier:
 
 def test_translations_resume_after_the_last_complete_batch(run, tmp_path):
     task = registry.load_task(run)
-    buckets, pairs, path = task.open_buckets("train"), np.array([0, 1, 2, 4, 5, 6, 7, 8, 9, 10]), tmp_path / "x.jsonl"
-    partial = path.with_suffix(".partial.jsonl")
+    buckets, numbers = task.open_buckets("train"), np.array([0, 1, 2, 4, 5, 6, 7, 8, 9, 10])
+    partial, path = evaluation.ResumableSums(tmp_path / "x.partial.json", ["model"]), tmp_path / "x.partial.json"
     with pytest.raises(KeyboardInterrupt):
-        generated_targets.GeneratedTargets(path, ["model"]).complete(task, Copier(1), buckets, pairs)
-    with partial.open("a") as file:
-        file.write('{"pair": 9, "sou')  # an incomplete line
-    rest, anew = Copier(), Copier()
-    lines = generated_targets.GeneratedTargets(path, ["model"]).complete(task, rest, buckets, pairs)
-    assert rest.calls == [2] and [line["pair"] for line in lines] == pairs.tolist()
-    assert [json.loads(line) for line in path.read_text().splitlines()] == lines
+        pairs.generate_targets(task, Copier(1), buckets, numbers, partial)
+    rest, anew, other = Copier(), Copier(), Copier()
+    lines = pairs.generate_targets(task, rest, buckets, numbers, partial)
+    assert rest.calls == [2] and [line["pair"] for line in lines] == numbers.tolist()
     assert all(line["generated"] == line["source"][:5] for line in lines)
-    damaged = partial.read_text().replace('{"pair": 1,', '{"pair" 1,')
-    partial.write_text(damaged)
-    assert generated_targets.GeneratedTargets(path, ["model"]).complete(task, Copier(), buckets, pairs) == lines
-    partial.write_text('["another model"]\n{"pair": 1}\n')
-    assert generated_targets.GeneratedTargets(path, ["model"]).complete(task, anew, buckets, pairs) == lines
-    assert anew.calls == [8, 2]
+    path.write_text(path.read_text()[:-20])  # incomplete
+    assert pairs.generate_targets(task, anew, buckets, numbers, partial) == lines
+    partial = evaluation.ResumableSums(path, ["another model"])
+    assert pairs.generate_targets(task, other, buckets, numbers, partial) == lines
+    assert anew.calls == other.calls == [8, 2]
 
 
 def test_targets_that_are_all_empty_have_no_bits_per_byte(make_task_config, tmp_path):

@@ -8,7 +8,7 @@ from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.trainers import task_runs
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.trainers.configs import answer, base, classify, translate_documents
-from tf_sparse_attention.trainers.shared import components, evaluation, sampling, tokenizers, training, workdir
+from tf_sparse_attention.trainers.shared import components, evaluation, sampling, training, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
@@ -27,14 +27,14 @@ def test_the_program_finds_a_vocabulary_which_may_be_at_an_address(text_folder, 
     flags = [f"--config.data.path={text_folder}", f"--config.data.data_dir={data_dir}", "--size=60", f"--output={path}"]
     assert f"written to {path}" in task_runs.run_program("vocabulary", *flags)[1]
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
-    found = tokenizers.make_tokenizer("subword", f"disk://{path}")
-    assert found.get_config() == tokenizers.make_tokenizer("subword", path).get_config()
+    found = components.make_tokenizer("subword", f"disk://{path}")
+    assert found.get_config() == components.make_tokenizer("subword", path).get_config()
 
 
 @pytest.mark.full
 def test_a_model_of_subwords_is_trained_evaluated_per_byte_and_sampled_from(make_plain_config, subwords, tmp_path):
     config = make_plain_config()
-    vocabulary = [*tokenizers.make_tokenizer("subword", subwords).vocabulary, *"bfgijklmnopqrsuvwxyz"]
+    vocabulary = [*components.make_tokenizer("subword", subwords).vocabulary, *"bfgijklmnopqrsuvwxyz"]
     tsa.data.SubwordTokenizer(vocabulary).to_file(tmp_path / "all.subwords")
     config.data.update(tokenizer="subword", vocabulary=str(tmp_path / "all.subwords"))
     training.train(config, tmp_path / "run")
@@ -84,8 +84,8 @@ def test_a_task_without_text_and_settings_that_do_not_fit_it_are_errors_that_nam
 def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_config, tmp_path):
     pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
     (tmp_path / "pieces.txt").write_text("\n".join(PIECES), encoding="utf-8")
-    made = tokenizers.make_tokenizer("wordpiece", str(tmp_path / "pieces.txt"))
-    workdir.save_state(tmp_path, {"tokenizer": tokenizers.describe(made)})
+    made = components.make_tokenizer("wordpiece", str(tmp_path / "pieces.txt"))
+    workdir.save_state(tmp_path, {"tokenizer": components.describe(made)})
     model = components.make_model(make_plain_config(), made.vocabulary_size)
     tokenizer = workdir.load_tokenizer(tmp_path)
     path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)
@@ -103,5 +103,5 @@ def test_invalid_settings_of_a_tokenizer_are_errors_that_name_them():
         ("subword", "missing", "path"),
     ]:
         with pytest.raises(ValueError, match=f"`{name}`"):
-            tokenizers.make_tokenizer(kind, vocabulary)
-    assert tuple(tokenizers.KINDS) == base.TOKENIZERS
+            components.make_tokenizer(kind, vocabulary)
+    assert tuple(components.KINDS) == base.TOKENIZERS

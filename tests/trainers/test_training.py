@@ -16,7 +16,7 @@ import tf_sparse_attention as tsa
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.trainers.task_runs import SignalAt, arrays_of
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.trainers.shared import callbacks, evaluation, lock, nonfinite, remote_run, training, workdir
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, remote_run, training, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 from tf_sparse_attention.trainers.tasks import registry
@@ -124,7 +124,7 @@ def test_invalid_settings_and_run_directories_are_errors_that_name_them_and_chan
             training.train(config, folder)
     assert (finished[0] / workdir.CONFIG).read_text() == before
     expected = rf"`workdir` .*no other training runs.*, in use by process {os.getpid()} on {socket.gethostname()}\."
-    with lock.hold_lock(tmp_path), pytest.raises(ValueError, match=expected):
+    with workdir.hold_lock(tmp_path), pytest.raises(ValueError, match=expected):
         training.train(make_tiny_config(), tmp_path)
     with pytest.raises(ValueError, match=r"`path`.*path=nowhere://bucket"):
         training.train(make_tiny_config(), "nowhere://bucket/run")
@@ -160,7 +160,7 @@ def test_a_nan_loss_ends_the_run(poisoned, make_plain_config, tmp_path):
     config = make_plain_config()
     config.train.update(num_steps=4, checkpoint_every=1, log_every=1)
     message = r"Received: a loss of nan: loss: 1 of 1 .* at step 3. The checkpoint of step 2 is kept. .*=skip to skip"
-    with pytest.raises(nonfinite.NonfiniteError, match=message):
+    with pytest.raises(callbacks.NonfiniteError, match=message):
         training.train(config, tmp_path)
     assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == [1, 2]
     assert not (tmp_path / workdir.MODEL).exists()
@@ -184,7 +184,7 @@ def test_weights_that_are_not_finite_are_not_saved(make_plain_config, tmp_path):
     run = training.Run(make_plain_config(), remote_run.open_run(tmp_path), devices, devices.execution(False, 1))
     run.restore()
     run.model.trainable_weights[-1].assign(np.full(run.model.trainable_weights[-1].shape, np.inf))
-    with pytest.raises(nonfinite.NonfiniteError, match=r"Received: weights .* at step 1. No checkpoint was saved"):
+    with pytest.raises(callbacks.NonfiniteError, match=r"Received: weights .* at step 1. No checkpoint was saved"):
         run.save(1)
     assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == []
 
@@ -195,7 +195,7 @@ def test_updates_that_are_never_finite_end_the_run():
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(Careful(), loss="mse")
-    watch = nonfinite.LogSkipped(0, 50, lambda step: "", lambda step, why: nonfinite.make_error(step, why, 7, True))
+    watch = callbacks.LogSkipped(0, 50, lambda step: "", lambda step, why: callbacks.make_error(step, why, 7, True))
     x = np.full((110, 1), np.nan, "float32")
-    with pytest.raises(nonfinite.NonfiniteError, match=r"100 updates in a row .* at step 100. The .* step 7 is kept"):
+    with pytest.raises(callbacks.NonfiniteError, match=r"100 updates in a row .* at step 100. The .* step 7 is kept"):
         model.fit(x, x, batch_size=1, verbose=0, callbacks=[watch])

@@ -73,14 +73,14 @@ def read_prompt() -> bytes | None:
 
 def make_sample_source() -> Any:
     """Create the sample source of --saved_model, --model or --preset."""
-    from tf_sparse_attention.trainers.shared import sample_sources, tokenizers
+    from tf_sparse_attention.trainers.shared import components, sampling
 
     if SAVED_MODEL.value is not None:
-        return sample_sources.SavedModelSource(SAVED_MODEL.value)
-    tokenizer = tokenizers.make_tokenizer(TOKENIZER.value, VOCABULARY.value, ("--tokenizer", "--vocabulary"))
+        return sampling.SavedModelSource(SAVED_MODEL.value)
+    tokenizer = components.make_tokenizer(TOKENIZER.value, VOCABULARY.value, ("--tokenizer", "--vocabulary"))
     if MODEL.value is not None:
-        return sample_sources.from_file(MODEL.value, tokenizer)
-    return sample_sources.from_preset(PRESET.value, tokenizer)  # type: ignore[arg-type]  # required
+        return sampling.from_file(MODEL.value, tokenizer)
+    return sampling.from_preset(PRESET.value, tokenizer)  # type: ignore[arg-type]  # required
 
 
 def _check_tokenizer():
@@ -93,7 +93,7 @@ def _check_tokenizer():
 
 def run_chat() -> None:
     """Answer the lines of the standard input."""
-    from tf_sparse_attention.trainers.shared import chat, remote_run, workdir
+    from tf_sparse_attention.trainers.shared import remote_run, sampling, workdir
     from tf_sparse_attention.trainers.tasks import registry
 
     if NUM_SAMPLES.value > 1:
@@ -105,7 +105,7 @@ def run_chat() -> None:
 
     def answer(source):
         settings = {flag.name: flag.value for flag in SETTINGS if flag.value is not None}
-        chat.chat(source, sys.stdin, show, LENGTH.value, SEED.value, CONTEXT.value, settings)
+        sampling.chat(source, sys.stdin, show, LENGTH.value, SEED.value, CONTEXT.value, settings)
 
     if WORKDIR.value is None:
         return answer(make_sample_source())

@@ -24,9 +24,9 @@ WORKDIR = flags.DEFINE_string("workdir", None, "New run directory.")
 
 
 def main() -> None:
-    from tf_sparse_attention.trainers.shared import model_import
+    from tf_sparse_attention.trainers.shared import workdir
 
-    model = model_import.import_model(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
+    model = workdir.import_model(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
     logging.info("Imported %s with %d weights into %s.", MODEL.value, model.count_params(), WORKDIR.value)
 
 

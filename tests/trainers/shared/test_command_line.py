@@ -18,7 +18,7 @@ from tf_sparse_attention import remote_files
 from tf_sparse_attention.data.array_store import DamagedDataError
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import command_line, training
-from tf_sparse_attention.trainers.shared.nonfinite import NonfiniteError
+from tf_sparse_attention.trainers.shared.callbacks import NonfiniteError
 
 PROGRAMS = ("train", "evaluate", "generate", "export", "import_model", "vocabulary")
 

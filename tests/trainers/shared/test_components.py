@@ -9,7 +9,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import components, evaluation, model_import, sampling, workdir
+from tf_sparse_attention.trainers.shared import components, evaluation, sampling, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
 PARTS = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]
@@ -141,7 +141,7 @@ def model_file(tmp_path_factory):
 def test_an_imported_model_is_evaluated_on_another_text_and_sampled_from(make_tiny_config, model_file, tmp_path):
     config, changes = make_tiny_config(), base.overridable_settings()
     changes.data.path, config.data.path = config.data.path, str(tmp_path / "missing")
-    model = model_import.import_model(config, model_file, tmp_path / "run")
+    model = workdir.import_model(config, model_file, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run", "test", changes)
     assert 4 < result["bits_per_byte"] < 10 and "not_causal" not in result
     # The training text is unknown, so the file name contains the evaluation text.
@@ -157,7 +157,7 @@ def test_an_imported_model_is_evaluated_on_another_text_and_sampled_from(make_ti
 def test_ids_that_the_tokenizer_lacks_log_a_warning(make_tiny_config, tmp_path, caplog):
     large = tsa.models.LanguageModel(tsa.models.Backbone(300, 1, 8, PARTS, intermediate_dim=16))
     large.save(tmp_path / "large.keras")
-    model_import.import_model(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
+    workdir.import_model(make_tiny_config(), tmp_path / "large.keras", tmp_path / "run")
     assert "The model has 42 ids more than the tokenizer" in caplog.text
 
 
@@ -206,11 +206,11 @@ def test_a_file_without_a_fitting_model_and_a_folder_with_a_run_are_errors(make_
         ("small", "must be the tokenizer of the model.s training.*258 ids, a model with 100 ids"),
     ]:
         with pytest.raises(ValueError, match=message):
-            model_import.import_model(config, tmp_path / f"{name}.keras", run)
+            workdir.import_model(config, tmp_path / f"{name}.keras", run)
     assert not run.exists()
-    model_import.import_model(config, model_file, run)
+    workdir.import_model(config, model_file, run)
     with pytest.raises(ValueError, match=r"`workdir` must not contain a run"):
-        model_import.import_model(config, model_file, run)
+        workdir.import_model(config, model_file, run)
     (tmp_path / "half.keras").write_bytes(model_file.read_bytes()[:1000])
     for name, reason in (("half", "1000 bytes"), ("nowhere", "NAME.keras")):
         config = continuing(base.get_config(), tmp_path / f"{name}.keras")

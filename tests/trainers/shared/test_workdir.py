@@ -11,8 +11,8 @@ import pytest
 
 from tf_sparse_attention.data import ByteTokenizer, SubwordTokenizer
 from tf_sparse_attention.trainers.configs import base, demo
-from tf_sparse_attention.trainers.shared import lock, resume, workdir
-from tf_sparse_attention.trainers.shared.tokenizers import describe
+from tf_sparse_attention.trainers.shared import training, workdir
+from tf_sparse_attention.trainers.shared.components import describe
 
 VOCABULARY = ["<pad>_", "<EOS>_", "ab_", *"\\_u;0123456789abc"]
 BYTES, SUBWORDS = ({"tokenizer": describe(made)} for made in (ByteTokenizer(), SubwordTokenizer(VOCABULARY)))
@@ -120,9 +120,9 @@ def test_a_state_that_is_no_plain_data_is_an_error(tmp_path):
 
 def test_a_killed_process_leaves_no_lock(tmp_path):
     # Without the package, which takes seconds to import.
-    program = f"import fcntl, os; f = open({str(tmp_path / lock.FILE_NAME)!r}, 'a+'); fcntl.flock(f, fcntl.LOCK_EX); "
+    program = f"import fcntl, os; f = open({str(tmp_path / workdir.LOCK)!r}, 'a+'); fcntl.flock(f, fcntl.LOCK_EX); "
     subprocess.run([sys.executable, "-c", program + "os.kill(os.getpid(), 9)"], check=False)
-    with lock.hold_lock(tmp_path):
+    with workdir.hold_lock(tmp_path):
         pass
 
 
@@ -131,7 +131,7 @@ def test_a_file_system_without_locks_logs_a_warning(tmp_path, monkeypatch, caplo
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with lock.hold_lock(tmp_path):
+    with workdir.hold_lock(tmp_path):
         pass
     assert "cannot be locked ([Errno 95] Operation not supported)" in caplog.text
 
@@ -139,7 +139,7 @@ def test_a_file_system_without_locks_logs_a_warning(tmp_path, monkeypatch, caplo
 def description_of(fingerprint="text", **changes):
     config = demo.get_config("tiny")
     config.update(changes)
-    return resume.describe(config, fingerprint)
+    return training.describe(config, fingerprint)
 
 
 def attention(**changes):
@@ -154,11 +154,11 @@ def test_settings_that_do_not_affect_the_model_can_change():
         generate={"length": 5},
         data={"data_dir": "/elsewhere", "path": "/moved"},
     )
-    resume.check_compatible(description_of(), changed)
+    training.check_compatible(description_of(), changed)
     with_tuple = demo.get_config("tiny")
     with with_tuple.unlocked(), with_tuple.ignore_type():
         with_tuple.model.attention = tuple(attention())
-    resume.check_compatible(description_of(), resume.describe(with_tuple, "text"))
+    training.check_compatible(description_of(), training.describe(with_tuple, "text"))
 
 
 def test_another_model_optimizer_batch_or_text_is_an_error_that_names_it(subtests):
@@ -172,4 +172,4 @@ def test_another_model_optimizer_batch_or_text_is_an_error_that_names_it(subtest
         ("data", description_of("new"), "new, in the checkpoint text"),
     ]:
         with subtests.test(name), pytest.raises(ValueError, match=f"`config.{name}`.*Received: {message}"):
-            resume.check_compatible(description_of(), changed)
+            training.check_compatible(description_of(), changed)

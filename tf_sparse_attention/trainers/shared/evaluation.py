@@ -403,21 +403,21 @@ class ResumableSums:
     """
 
     def __init__(self, path: pathlib.Path, identity: Any) -> None:
-        self._path, self._identity = path, json.loads(json.dumps(identity))
+        self.path, self._identity = path, json.loads(json.dumps(identity))
 
     def load(self) -> tuple[int, dict[str, Any] | None]:
         """Return the number of finished batches and their sums by name; 0 and None without a valid file."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
-            saved = json.loads(self._path.read_text(encoding="utf-8"))
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
             if saved["identity"] == self._identity:
                 batches, sums = saved["batches"], saved["sums"]
-                logging.info("Resuming after %d batches from %s.", batches, self._path)
+                logging.info("Resuming after %d batches from %s.", batches, self.path)
                 return batches, sums
         return 0, None
 
     def save(self, batches: int, sums: dict[str, Any]) -> None:
         """Write the number of finished batches and their sums."""
-        write_json(self._path, {"identity": self._identity, "batches": batches, "sums": sums})
+        write_json(self.path, {"identity": self._identity, "batches": batches, "sums": sums})
 
 
 class Progress(keras.callbacks.Callback):

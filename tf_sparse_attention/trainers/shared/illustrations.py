@@ -11,8 +11,7 @@ from absl import logging
 import tf_sparse_attention as tsa
 from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
-from tf_sparse_attention.trainers.shared.sample_sources import LocalModelSource
-from tf_sparse_attention.trainers.shared.sampling import generate
+from tf_sparse_attention.trainers.shared.sampling import LocalModelSource, generate
 from tf_sparse_attention.trainers.tasks.task import Examples
 
 NUM_WORDS = 40  # number of words in pictures of routes

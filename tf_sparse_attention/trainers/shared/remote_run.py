@@ -18,7 +18,7 @@ from typing import Any
 from absl import logging
 
 from tf_sparse_attention import remote_files
-from tf_sparse_attention.trainers.shared import lock, workdir
+from tf_sparse_attention.trainers.shared import workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, parse_step
 
 
@@ -165,7 +165,7 @@ def reading(address: str | os.PathLike) -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
         run = RemoteRun(address, is_read=True)
         try:
-            stack.enter_context(lock.hold_lock(run.folder))
+            stack.enter_context(workdir.hold_lock(run.folder))
         except ValueError:  # another command is reading the same checkpoint
             run = RemoteRun(address)
         yield from _read(run, address)
@@ -177,7 +177,7 @@ def _read(run, address):
     run.fetch()
     if not (run.folder / workdir.CONFIG).exists():
         raise ValueError(f"`workdir` must hold a checkpoint. Received: workdir={address}.")
-    fetched = {workdir.CHECKPOINTS, lock.FILE_NAME, *(path.name for path in run.files())}
+    fetched = {workdir.CHECKPOINTS, workdir.LOCK, *(path.name for path in run.files())}
     yield run.folder
     for path in run.folder.iterdir():
         if path.name not in fetched and ".partial." not in path.name and not path.name.startswith("."):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 from typing import Any
 
@@ -16,10 +17,7 @@ from tf_sparse_attention.trainers.shared import (
     command_line,
     components,
     evaluation,
-    lock,
-    nonfinite,
     remote_run,
-    resume,
     workdir,
     writers,
 )
@@ -64,7 +62,7 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
     if not devices.is_single_process and isinstance(run_dir, remote_run.RemoteRun):
         raise ValueError(f"`workdir` must be on a disk that all processes share. Received: workdir={run_dir.path}.")
     # Only the chief of several processes writes.
-    with lock.hold_lock(folder) if devices.is_chief else contextlib.nullcontext():
+    with workdir.hold_lock(folder) if devices.is_chief else contextlib.nullcontext():
         run_dir.fetch()
         outcome = _train(config, run_dir, devices)
         run_dir.finish(outcome.step)
@@ -93,7 +91,7 @@ def _check(config):
     for name, minimum in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
         if config.train[name] < minimum:
             raise ValueError(f"`config.train.{name}` must be {minimum} or more. Received: {name}={config.train[name]}.")
-    nonfinite.check_mode(config.train.nonfinite)
+    callbacks.check_mode(config.train.nonfinite)
 
 
 class Run:
@@ -117,7 +115,7 @@ class Run:
         self.folder = workdir.open_workdir(run_dir.folder)
         self.task = registry.make_task(config)
         self._batches = self.task.training_batches()
-        self._description = resume.describe(config, self.task.source.fingerprint)
+        self._description = describe(config, self.task.source.fingerprint)
         # Set the seed after the data is open: preparation draws random numbers and runs only once.
         keras.utils.set_random_seed(config.seed)
         self.model = self.task.make_model()
@@ -147,7 +145,7 @@ class Run:
         newest = self._checkpoints.newest_metadata()
         step = 0 if newest is None else newest["step"]
         if newest is not None:
-            resume.check_compatible(newest, self._description)
+            check_compatible(newest, self._description)
             workdir.check_state(self.folder, self.task.get_state())
             self._checkpoints.load(step, self._variables())
             self._training_model.computed_windows = newest.get("windows", self._training_model.computed_windows)
@@ -181,7 +179,7 @@ class Run:
         """Write the checkpoint of a step, unless it is already saved."""
         if step == self._saved_step:
             return
-        weight = nonfinite.find_weight(model_variables(self._training_model))
+        weight = callbacks.find_weight(model_variables(self._training_model))
         if weight is not None:
             raise self._nonfinite_error(step, f"weights {weight}")
         # The computed windows of adaptive spans are not weights, but affect rounding.
@@ -201,9 +199,10 @@ class Run:
         settings = self.config.train
         (self.folder / workdir.MODEL).unlink(missing_ok=True)  # outdated after the next step
         tokens_per_step = self.config.data.batch_size * self.config.data.sequence_length
-        flat_settings = resume.flat_settings(self._description["config"])
         self._outputs = (
-            writers.open_writers(self.folder, settings.num_steps, step, flat_settings) if self.devices.is_chief else []
+            writers.open_writers(self.folder, settings.num_steps, step, flat_settings(self._description["config"]))
+            if self.devices.is_chief
+            else []
         )
         with callbacks.StopOnSignal(self.devices, step) as stop:
             self._stop = stop
@@ -211,7 +210,7 @@ class Run:
                 self.devices.dataset(self._batches, step, settings.num_steps),
                 steps_per_epoch=settings.num_steps - step,
                 callbacks=[
-                    nonfinite.make_callback(step, settings, self._describe, self._nonfinite_error),
+                    callbacks.make_callback(step, settings, self._describe, self._nonfinite_error),
                     callbacks.Report(step, self._outputs, settings.log_every, tokens_per_step),
                     callbacks.ShrinkWindows(step, settings.shrink_windows_every, settings.shrink_windows_margin),
                     callbacks.CallEvery(step, self._validate, settings.evaluate_every),
@@ -231,12 +230,12 @@ class Run:
             # All weights may be NaN now. The weights of the checkpoint can show the first layer that is not finite.
             self._checkpoints.load(self._saved_step, self._variables())
             layer = self._describe(step)
-        return nonfinite.make_error(step, reason + layer, self._saved_step, skips)
+        return callbacks.make_error(step, reason + layer, self._saved_step, skips)
 
     def _describe(self, step):
         if not self.devices.can_run_alone:
             return ""
-        return nonfinite.describe(self._training_model, self._batches[step - 1])
+        return callbacks.describe(self._training_model, self._batches[step - 1])
 
     def _validate(self, step):
         """Score the validation split and write the scores, unless a signal interrupts the evaluation."""
@@ -251,3 +250,77 @@ class Run:
                 if examples.scalars:
                     writer.write(step, examples.scalars)
                 writer.show(step, examples.texts, examples.pictures, examples.sounds)
+
+
+# Settings that can change when a run is resumed. Paths can change, since the contents are compared.
+CHANGEABLE_SETTINGS = (
+    "generate",
+    "train",
+    "data.data_dir",
+    "data.local_dir",
+    "data.overlap",
+    "data.path",
+    "data.validation_split",
+    "data.vocabulary",
+)
+# Settings that cannot change, although their section can.
+FIXED_SETTINGS = ("train.dtype",)
+
+
+def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, Any]:
+    """Return the description of a run for its checkpoints, as plain data.
+
+    Args:
+        config: `ml_collections.ConfigDict` of the run.
+        fingerprint: string that identifies the training data, for example the attribute of a `tsa.data.TextSource`.
+    """
+    # Through JSON, so that tuples and lists compare as equal.
+    return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
+
+
+def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise a `ValueError` with the first different setting if a run cannot be resumed from a checkpoint.
+
+    Args:
+        saved, now: descriptions of the checkpoint and of the run, from `describe`.
+    """
+    before, after = flat_settings(saved["config"]), flat_settings(now["config"])
+    for name in sorted({*before, *after}):
+        if not _is_changeable(name) and before.get(name) != after.get(name):
+            raise ValueError(
+                f"`config.{name}` must be the same as in the checkpoint. To change it, start a new run with another "
+                f"--workdir. Received: {after.get(name)!r}, in the checkpoint {before.get(name)!r}."
+            )
+    steps = [settings.get("train.num_steps") for settings in (after, before)]
+    is_default = after.get("optimizer.schedule") == "cosine" and after.get("optimizer.decay_steps") is None
+    if is_default and steps[0] != steps[1]:
+        logging.warning(
+            "The cosine schedule ends at config.train.num_steps, which is %s instead of %s. The learning rate changes "
+            "abruptly. Set config.optimizer.decay_steps in runs that may become longer.",
+            *steps,
+        )
+    if saved["fingerprint"] != now["fingerprint"]:
+        raise ValueError(
+            "`config.data` must match the training data of the checkpoint. For other data, start a new run with "
+            f"another --workdir. Received: {now['fingerprint']}, in the checkpoint {saved['fingerprint']}."
+        )
+
+
+def _is_changeable(name):
+    return name not in FIXED_SETTINGS and any(
+        name == changeable or name.startswith(f"{changeable}.") for changeable in CHANGEABLE_SETTINGS
+    )
+
+
+def flat_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested settings to one dictionary with keys such as "section.name" and "section.list[0].name"."""
+    if isinstance(settings, dict):
+        items = [(f"{prefix}.{name}" if prefix else name, value) for name, value in settings.items()]
+    elif isinstance(settings, (list, tuple)):
+        items = [(f"{prefix}[{index}]", value) for index, value in enumerate(settings)]
+    else:
+        return {prefix: settings}
+    flat = {}
+    for name, value in items:
+        flat.update(flat_settings(value, name))
+    return flat

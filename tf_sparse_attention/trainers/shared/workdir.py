@@ -1,22 +1,27 @@
 """Reading and writing of the files in a run directory."""
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import pathlib
 import re
 import reprlib
-from typing import Any
+import socket
+import sys
+from collections.abc import Iterator
+from typing import IO, Any
 
 import keras
 import ml_collections
+from absl import logging
 
 from tf_sparse_attention.atomic_files import atomic_file, write_json
 from tf_sparse_attention.remote_files import is_remote
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, loading
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, as_numpy, state_variables
-from tf_sparse_attention.trainers.shared.tokenizers import from_description
 from tf_sparse_attention.trainers.tasks import registry
 
 CONFIG, STATE, SOURCE = "config.json", "task.json", "source.json"
@@ -165,7 +170,7 @@ def load_tokenizer(workdir: str | os.PathLike) -> Any:
     """
     state = read_json(workdir, STATE)
     with loading.convert_errors(open_workdir(workdir) / STATE):
-        return from_description(state["tokenizer"])
+        return components.from_description(state["tokenizer"])
 
 
 def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = True) -> None:
@@ -262,3 +267,75 @@ def _checksums(folder):
 
 def _checksum(content):
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+LOCK = "train.lock"
+# Errors if another process has the lock. Other errors mean that the file system has no locks.
+TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+
+
+@contextlib.contextmanager
+def hold_lock(folder: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a run directory. The lock is released when the process ends, even by a signal.
+
+    The file `train.lock` remains and names the last process with the lock. If the file system has no locks, like some
+    network drives, a warning is logged.
+
+    Args:
+        folder: run directory.
+
+    Raises:
+        ValueError: If another process trains in the folder. The message has the id and the host of the process.
+    """
+    with open(folder / LOCK, "a+", encoding="utf-8") as file:
+        try:
+            _lock(file)
+        except OSError as error:
+            if error.errno in TAKEN:
+                file.seek(0)
+                raise ValueError(
+                    "`workdir` must be a folder in which no other training runs. Wait for that training, or stop it. "
+                    f"Received: workdir={folder}, in use by {file.read().strip() or 'another process'}."
+                ) from error
+            logging.warning("%s cannot be locked (%s). Do not start a second training in this folder.", folder, error)
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock an open file until it is closed, without waiting. Raise an `OSError` on failure."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        file.seek(1 << 20)  # other processes cannot read locked bytes
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def import_model(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
+    """Create a run directory from a model file, and return the model.
+
+    Args:
+        config: `ml_collections.ConfigDict` with the text, its windows and the tokenizer of the model.
+        path: `.keras` file. Logs a warning if the model has a larger vocabulary than the tokenizer.
+        folder: run directory; created if it does not exist.
+
+    Raises:
+        ValueError: If the folder contains a run; see also `load_language_model`.
+    """
+    if (pathlib.Path(folder).expanduser() / CONFIG).exists():
+        raise ValueError(f"`workdir` must not contain a run. Received: workdir={folder}.")
+    tokenizer = components.make_tokenizer(config.data.tokenizer, config.data.vocabulary)
+    model = loading.load_language_model("model", path, tokenizer.vocabulary_size)
+    run_dir = open_workdir(folder, create=True)
+    save_model(run_dir, model)
+    save_state(run_dir, {"tokenizer": components.describe(tokenizer)})
+    save_source(run_dir, None)
+    save_config(run_dir, config)  # last, since it marks the folder as a run
+    return model

@@ -17,7 +17,6 @@ from tf_sparse_attention.trainers.shared import (
     components,
     evaluation,
     illustrations,
-    sample_sources,
     sampling,
 )
 from tf_sparse_attention.trainers.tasks.task import Request, Show, Task
@@ -151,7 +150,7 @@ class ByteTask(Task):
 
     def _snapshots(self, model, prompts, length, seeds, settings):
         """Yield lists of samples, one sample per prompt, as they grow."""
-        strategy = sample_sources.make_strategy(settings)
+        strategy = sampling.make_strategy(settings)
         every = BYTES_PER_SNAPSHOT if isinstance(strategy, tsa.generation.Sampling) else None
         num_ids = model.backbone.vocabulary_size
         for rows in model.generator.iterate(prompts, length, strategy, seeds, None, num_ids, every):

@@ -16,7 +16,7 @@ from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, Sequenc
 from tf_sparse_attention.models.rebuilding import rebuilt_backbone
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, evaluation, loading, sampling
-from tf_sparse_attention.trainers.tasks.language_model import LINE
+from tf_sparse_attention.trainers.tasks.language_model import LINE, TOKENIZER, TextTask
 from tf_sparse_attention.trainers.tasks.task import (
     Examples,
     ExportTest,
@@ -26,7 +26,6 @@ from tf_sparse_attention.trainers.tasks.task import (
     Show,
     check_settings,
 )
-from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 NUM_PRINTED = 10  # labels printed for a prompt
 SHORTEST = 64  # smallest padded length of a prompt, doubled until the prompt fits

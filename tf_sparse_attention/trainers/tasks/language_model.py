@@ -1,5 +1,6 @@
 """Language modeling of text: predict the next token, or the masked tokens if `config.data.mask_rate` is set."""
 
+import functools
 import lzma
 import math
 import pathlib
@@ -13,11 +14,49 @@ from absl import logging
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.windows import count_windows
 from tf_sparse_attention.data.sources.text_source import official_word_count
-from tf_sparse_attention.trainers.shared import components, evaluation, illustrations
-from tf_sparse_attention.trainers.tasks.task import LANGUAGE_MODEL, SAMPLING, Examples, ExportTest, Names
-from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
+from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
+from tf_sparse_attention.trainers.tasks import task
+from tf_sparse_attention.trainers.tasks.task import (
+    LANGUAGE_MODEL,
+    SAMPLING,
+    Examples,
+    ExportTest,
+    Generated,
+    Names,
+    Request,
+    Show,
+)
 
+TOKENIZER = ("tokenizer", "vocabulary")  # settings of `config.data`
 LINE = "def main():"  # input that tests an exported model
+
+
+class TextTask(task.Task):
+    """Base class of tasks with text. The `source` has `documents(split)`, the texts of a split; see `Task`."""
+
+    @functools.cached_property
+    def source(self) -> Any:
+        """The text that `config.data` specifies."""
+        return components.make_text_source(self.config)
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer in the state of the run, or the tokenizer that `config.data` specifies."""
+        if "tokenizer" in self._state:
+            return components.from_description(self._state["tokenizer"])
+        return components.make_tokenizer(self.config.data.tokenizer, self.config.data.vocabulary)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the description of the tokenizer."""
+        return {"tokenizer": components.describe(self.tokenizer)}
+
+    def make_sample_source(self, model: Any) -> sampling.LocalModelSource:
+        """Return the sample source of a model."""
+        return sampling.LocalModelSource(model, self.tokenizer, self.config.generate.to_dict())
+
+    def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
+        """Generate text; see `sampling.generate_text`."""
+        return sampling.generate_text(self.make_sample_source(model), request, show)
 
 
 class Validation(evaluation.TokenValidation):

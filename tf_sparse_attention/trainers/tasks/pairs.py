@@ -1,6 +1,8 @@
 """Base classes of tasks with pairs of documents: a source, and a target that the model generates."""
 
 import functools
+import itertools
+import json
 import math
 import pathlib
 from collections.abc import Sequence
@@ -9,17 +11,21 @@ from typing import Any
 import keras
 import ml_collections
 import numpy as np
+from absl import logging
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention.generation import BeamSearch
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.backbone_options import merge_arguments
-from tf_sparse_attention.trainers.shared import components, evaluation, sample_sources, workdir
-from tf_sparse_attention.trainers.tasks import generated_targets, language_model
+from tf_sparse_attention.trainers.shared import components, evaluation, sampling, workdir
+from tf_sparse_attention.trainers.tasks import language_model
+from tf_sparse_attention.trainers.tasks.language_model import TOKENIZER, TextTask
 from tf_sparse_attention.trainers.tasks.task import SAMPLING, Examples, ExportTest, check_settings
-from tf_sparse_attention.trainers.tasks.text_task import TOKENIZER, TextTask
 
 LINE = "This is a line of text."  # input that tests an exported model
-NUM_SHOWN = 2  # targets generated for TensorBoard
+BATCH_SIZE = 8  # of generated targets
+NUM_SHOWN, SHOWN_CHARACTERS = 2, 400  # generated targets in TensorBoard and reports, and characters per text
+TEXTS = ("source", "target", "generated")
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L"}  # names of scores in reports
 WITHOUT_SOURCE = "without_source"
 
@@ -76,24 +82,25 @@ class Validation(evaluation.TokenValidation):
         """Return the numbers of pairs and bytes, and the scores and file of generated targets, if any.
 
         "pairs" counts scored pairs, and "left_out" pairs that are too long. "empty_sources" and "empty_targets" count
-        pairs of the whole split. `config.train.generated_targets` is the number of targets to generate for
-        `score_targets`.
+        pairs of the whole split.
         """
         empty = {f"empty_{side}s": count for side, count in self.buckets.num_empty.items()}
         counts = {"pairs": len(self._fits), "left_out": int(np.sum(self.buckets.is_too_long)), "bytes": self.num_bytes}
         return {**counts, **empty, **(self._score_generated(run) if run.devices.is_chief else {})}
 
     def _score_generated(self, run):
-        count, pairs = self.task.config.train.generated_targets, self._fits
-        if 0 <= count < len(pairs):
-            pairs = pairs[np.linspace(0, len(pairs) - 1, count).astype("int64")]
+        """Generate `config.train.generated_targets` targets of pairs, evenly spread, and score them."""
+        settings, pairs = self.task.config.train, self._fits
+        if 0 <= settings.generated_targets < len(pairs):
+            pairs = pairs[np.linspace(0, len(pairs) - 1, settings.generated_targets).astype("int64")]
         if not len(pairs):
             return {}
         path = workdir.generated_path(run.folder, self.split, self.task.source)
-        settings = self.task.config.train.generated_beams, self.task.config.generate.length
-        targets = generated_targets.GeneratedTargets(path, [*run.identity, *settings])
-        run.remove_when_written(targets.partial)
-        lines = targets.complete(self.task, self.model, self.buckets, pairs)
+        identity = [*run.identity, len(pairs), settings.generated_beams, self.task.config.generate.length]
+        partial = evaluation.ResumableSums(path.with_suffix(".partial.json"), identity)
+        run.remove_when_written(partial.path)
+        lines = generate_targets(self.task, self.model, self.buckets, pairs, partial)
+        sampling.write_samples(lines, path)
         return {"generated": len(lines), **self.task.score_targets(lines), "generated_path": str(path)}
 
     @staticmethod
@@ -111,22 +118,56 @@ class Validation(evaluation.TokenValidation):
         for name, score_of_sources in scores.get("of_sources", {}).items():
             text = f"{scores[name]:.2f} ({count} generated targets), {score_of_sources:.2f} for their sources"
             rows.append((LABELS[name], text))
-        return [*rows, *(generated_targets.rows(scores["generated_path"]) if count else [])]
+        if count:
+            with pathlib.Path(scores["generated_path"]).open(encoding="utf-8") as file:
+                for line in map(json.loads, itertools.islice(file, NUM_SHOWN)):
+                    for name in TEXTS:
+                        text = line[name]
+                        rows.append((f"--- {name}\n", text[:SHOWN_CHARACTERS] + "..." * (len(text) > SHOWN_CHARACTERS)))
+        return rows
 
     def examples(self) -> Examples:
         """Return generated targets of the first documents, with their sources and references."""
-        tokenizer, pairs = self.task.tokenizer, self._fits[:NUM_SHOWN]
-        sides = [[store.document(pair) for pair in pairs] for store in (self.buckets.source, self.buckets.target)]
-        generated = self.task.write_targets(self.model, sides[0], "greedy")
-        texts = [*([tokenizer.detokenize(ids[:-1]) for ids in side] for side in sides), generated]
-        names = generated_targets.NAMES[1:]
+        lines = _generate_lines(self.task, self.model, self.buckets, self._fits[:NUM_SHOWN], "greedy")
         return Examples(
-            texts={
-                f"example_{number}/{name}": text
-                for number, row in enumerate(zip(*texts, strict=True))
-                for name, text in zip(names, row, strict=True)
-            }
+            texts={f"example_{index}/{name}": line[name] for index, line in enumerate(lines) for name in TEXTS}
         )
+
+
+def generate_targets(
+    task: "PairTask", model: Any, buckets: tsa.data.PairBuckets, pairs: np.ndarray, partial: evaluation.ResumableSums
+) -> list[dict[str, Any]]:
+    """Generate targets, and resume an interrupted generation.
+
+    Args:
+        task: a `PairTask`.
+        model: its model.
+        buckets: the `PairBuckets` of the split.
+        pairs: indices of the pairs.
+        partial: file with the targets of an interrupted generation. The caller removes it.
+
+    Returns:
+        One dictionary per pair, in the order of `pairs`: "pair", "source", "target" and "generated".
+    """
+    by_length = pairs[np.argsort([len(buckets.source.document(pair)) for pair in pairs], kind="stable")]
+    beams = task.config.train.generated_beams
+    strategy = BeamSearch(num_beams=beams) if beams > 1 else "greedy"
+    first, saved = partial.load()
+    lines = saved["lines"] if saved else []
+    for begin in range(first * BATCH_SIZE, len(pairs), BATCH_SIZE):
+        lines += _generate_lines(task, model, buckets, by_length[begin : begin + BATCH_SIZE], strategy)
+        partial.save(begin // BATCH_SIZE + 1, {"lines": lines})
+        logging.info("%d of %d targets are generated.", len(lines), len(pairs))
+    done = {line["pair"]: line for line in lines}
+    return [done[int(pair)] for pair in pairs]
+
+
+def _generate_lines(task, model, buckets, pairs, strategy):
+    sides = [[store.document(pair) for pair in pairs] for store in (buckets.source, buckets.target)]
+    generated = task.write_targets(model, sides[0], strategy)
+    texts = [*([task.tokenizer.detokenize(ids[:-1]) for ids in side] for side in sides), generated]
+    rows = zip(pairs, *texts, strict=True)
+    return [{"pair": int(pair), **dict(zip(TEXTS, row, strict=True))} for pair, *row in rows]
 
 
 class PairTask(TextTask):
@@ -153,11 +194,7 @@ class PairTask(TextTask):
         return components.make_pair_source(self.config)
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Compute scores of generated targets by name, and under "of_sources" the same scores of the sources.
-
-        Args:
-            lines: result of `GeneratedTargets.complete`.
-        """
+        """Compute scores of the result of `generate_targets`, and under "of_sources" the scores of the sources."""
         raise NotImplementedError
 
     def open_buckets(self, split: str) -> tsa.data.PairBuckets:
@@ -169,7 +206,6 @@ class PairTask(TextTask):
         return tsa.data.PairBuckets(source, target, *sizes, as_prefix=not self.has_encoder)
 
     def training_batches(self) -> tsa.data.Batches:
-        """Return the pairs of the training split."""
         return self.open_buckets(self.config.data.train_split).training_batches(self.config.seed)
 
     def make_model(self) -> keras.Model:
@@ -208,9 +244,9 @@ class PairTask(TextTask):
             for source, ids in zip(sources, rows, strict=True)
         ]
 
-    def make_sample_source(self, model: Any) -> sample_sources.LocalModelSource:
+    def make_sample_source(self, model: Any) -> sampling.LocalModelSource:
         """Return the sample source of a model. Its prompts are sources."""
-        source_class = sample_sources.TranslationSource if self.has_encoder else sample_sources.PrefixSource
+        source_class = sampling.TranslationSource if self.has_encoder else sampling.PrefixSource
         return source_class(model, self.tokenizer, self.config.generate.to_dict())
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:

@@ -65,7 +65,7 @@ def text_source(config: ml_collections.ConfigDict) -> Any:
     Raises:
         ValueError: If the task has no text; see also `make_task`.
     """
-    from tf_sparse_attention.trainers.tasks.text_task import TextTask
+    from tf_sparse_attention.trainers.tasks.language_model import TextTask
 
     if not issubclass(find_task_class(config.task), TextTask):
         raise ValueError(f"`config.task` must be a task with text. Received: task={config.task}.")
