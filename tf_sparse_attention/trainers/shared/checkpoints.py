@@ -17,7 +17,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import ml_dtypes
@@ -34,35 +34,12 @@ METADATA = "metadata.json"
 FILES = "files/"  # prefix of the run's files in the archive
 
 
-class Shard(NamedTuple):
-    """Part of an array.
-
-    Attributes:
-        bounds: [start, stop] for each axis.
-        value: the part as a NumPy array.
-    """
-
-    bounds: list[list[int]]
-    value: np.ndarray
-
-
 def is_split(variable: Any) -> bool:
     """Return whether this process has only a part of a variable."""
     if keras.backend.backend() != "jax":
         return False
     value = ops.convert_to_tensor(variable)
     return not (value.is_fully_addressable or value.is_fully_replicated)
-
-
-def local_shards(variable: Any) -> list[Shard]:
-    """Return the parts of a split variable in this process. Each part is returned in one process only."""
-    value = ops.convert_to_tensor(variable)
-    shards = []
-    for shard in value.addressable_shards:
-        if shard.replica_id == 0:
-            bounds = [list(index.indices(size)[:2]) for index, size in zip(shard.index, value.shape, strict=True)]
-            shards.append(Shard(bounds, np.asarray(shard.data)))
-    return shards
 
 
 def as_numpy(variable: Any) -> np.ndarray:
@@ -127,26 +104,19 @@ def _model_names(model):
 def _stable_names(names, automatic):
     """Return distinct names of siblings that do not depend on earlier objects of the process.
 
-    Args:
-        names: names of the siblings.
-        automatic: for each sibling, Keras's automatic name of its class, without a number. Automatic names get new
-            numbers: their ranks among siblings of the same class.
+    `automatic` has Keras's automatic name of the class of each sibling, without a number. Automatic names get new
+    numbers: their ranks among siblings of the same class.
     """
-    used: dict[str, set[int]] = {}
-    numbers: list[int | None] = []
-    for name, kind in zip(names, automatic, strict=True):
-        match = re.fullmatch(rf"{kind}(?:_(\d+))?", name)
-        numbers.append(None if match is None else int(match[1] or 0))
-        if match is not None:
-            used.setdefault(kind, set()).add(int(match[1] or 0))
-
-    def renamed(name, kind, number):
-        if number is None:
-            return name
-        rank = sorted(used[kind]).index(number)
-        return f"{kind}_{rank}" if rank else kind
-
-    return _distinct(map(renamed, names, automatic, numbers))
+    matches = [re.fullmatch(rf"{kind}(?:_(\d+))?", name) for name, kind in zip(names, automatic, strict=True)]
+    numbers = [None if match is None else int(match[1] or 0) for match in matches]
+    renamed = []
+    for name, kind, number in zip(names, automatic, numbers, strict=True):
+        if number is not None:
+            siblings = zip(automatic, numbers, strict=True)
+            rank = sorted({other for sibling, other in siblings if sibling == kind and other is not None}).index(number)
+            name = f"{kind}_{rank}" if rank else kind
+        renamed.append(name)
+    return _distinct(renamed)
 
 
 def _distinct(names):
@@ -168,13 +138,11 @@ def _snake_case(name):
 def _optimizer_names(state, weights):
     """Return the variables of an optimizer by WEIGHT_PATH/SLOT, and variables without a weight by their names.
 
-    Args:
-        state: the variables. Keras names an optimizer variable by the path of its weight, joined by "_", and the slot.
-        weights: variables of the model, by path.
+    Keras names an optimizer variable by the path of its weight, joined by "_", and the slot.
     """
-    by_prefix: dict[str, list[str]] = {}
+    by_prefix = collections.defaultdict(list)
     for name, weight in weights.items():
-        by_prefix.setdefault(weight.path.replace("/", "_"), []).append(name)
+        by_prefix[weight.path.replace("/", "_")].append(name)
     names = []
     counts: collections.Counter[str] = collections.Counter()
     for variable in state:
@@ -190,12 +158,7 @@ def _optimizer_names(state, weights):
 
 
 class Checkpoints:
-    """The checkpoints of one run.
-
-    Args:
-        folder: folder of the checkpoints; created by the first `save`.
-        keep: number of newest checkpoints to keep. Default: 3.
-    """
+    """The checkpoints of one run in a folder, which the first `save` creates. The newest `keep` are kept."""
 
     def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
         if keep < 1:
@@ -253,76 +216,69 @@ class Checkpoints:
                     _write(archive, name, value.reshape(variable.shape))
             for path in files:
                 archive.write(path, FILES + path.name)
-        self.remove_old(step)
+        self._remove_old(step)
 
     def _part(self, step, number):
         """Return the path of the shards of a process."""
         return self.path(step).with_suffix(f".part_{number}.npz")
 
     def _write_part(self, step, variables, number):
-        """Write the shards of split variables in this process."""
+        """Write the shards of split variables in this process. Each shard is in one process only."""
         with atomic_file(self._part(step, number)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-            bounds: dict[str, list[Any]] = {}
+            bounds: dict[str, list[Any]] = {}  # [start, stop] for each axis
             for name, variable in variables.items():
-                local = local_shards(variable)
-                bounds[name] = [shard.bounds for shard in local]
-                for index, shard in enumerate(local):
-                    _write(archive, f"{name}/{index}", shard.value)
+                value = ops.convert_to_tensor(variable)
+                shards = [shard for shard in value.addressable_shards if shard.replica_id == 0]
+                bounds[name] = [
+                    [list(index.indices(size)[:2]) for index, size in zip(shard.index, value.shape, strict=True)]
+                    for shard in shards
+                ]
+                for index, shard in enumerate(shards):
+                    _write(archive, f"{name}/{index}", np.asarray(shard.data))
             shapes = {name: list(variable.shape) for name, variable in variables.items()}
             archive.writestr(METADATA, json.dumps({"shapes": shapes, "bounds": bounds}))
 
-    def remove_old(self, step: int) -> None:
+    def _remove_old(self, step):
         """Delete the checkpoints of steps up to this one, except the newest `keep`."""
         # Later checkpoints do not count: they are damaged, since the run did not resume from them.
         for old in [other for other in self.steps() if other <= step][: -self.keep]:
             self.path(old).unlink(missing_ok=True)
-        kept = {f"{self.path(other).stem}.part_" for other in self.steps()}
+        kept = tuple(f"{self.path(other).stem}.part_" for other in self.steps())
         for part in self.folder.glob("step_*.part_*.npz"):
-            if not part.name.startswith(tuple(kept)):
+            if not part.name.startswith(kept):
                 part.unlink(missing_ok=True)
 
     def newest_metadata(self) -> dict[str, Any] | None:
-        """Read the metadata of the newest complete checkpoint. Log a warning for each damaged checkpoint.
-
-        Returns:
-            Dictionary with the metadata of `save` and "step", or None if no checkpoint exists.
+        """Return the metadata of the newest intact checkpoint with its "step", or None if no checkpoint exists.
 
         Raises:
             ValueError: If all checkpoints are damaged or have another format.
         """
-        formats, steps = set(), self.steps()
+        steps = self.steps()
         for step in reversed(steps):
-            try:
-                if self.is_complete(step):
-                    return _read_metadata(self.path(step))
-            except _OtherFormatError as error:
-                formats.add(error.format)
+            metadata = self.read_metadata(step)
+            if metadata is not None:
+                return metadata
         if self.steps() != steps:  # a running training has replaced them
             return self.newest_metadata()
-        if formats:
-            raise ValueError(
-                f"`workdir` must have checkpoints of format {FORMAT}: finish the run with the version that started it, "
-                f"or start a new run in another directory. Received: format {formats.pop()} in {self.folder}."
-            )
         if steps:
-            raise ValueError(
-                "`workdir` must have a readable checkpoint. Remove the directory to start again. "
-                f"Received: {len(steps)} damaged checkpoints in {self.folder}."
-            )
+            raise damaged_error(len(steps), self.folder)
         return None
 
-    def is_complete(self, step: int) -> bool:
-        """Return whether the checkpoint of a step is intact. Log a warning otherwise."""
+    def read_metadata(self, step: int) -> dict[str, Any] | None:
+        """Return the metadata of an intact checkpoint. Log a warning and return None for a damaged checkpoint."""
         try:
             metadata = _read_whole(self.path(step))
+            if metadata["format"] != FORMAT:
+                raise ValueError(f"its format is {metadata['format']}, not {FORMAT}")
             for name, checksum in metadata.get("parts", {}).items():
                 if _checksum(self.folder / name) != checksum:
                     raise ValueError(f"{name!r} belongs to another save")
                 _read_whole(self.folder / name)
         except (OSError, *loading.DAMAGE_ERRORS) as error:
             logging.warning("%s is damaged and skipped: %s", self.path(step), loading.short_reason(error))
-            return False
-        return True
+            return None
+        return metadata
 
     def extract_files(self, step: int, folder: pathlib.Path) -> None:
         """Extract the files in the checkpoint of a step to a folder."""
@@ -366,26 +322,18 @@ class Checkpoints:
                 variable.assign(value.astype(_numpy_dtype(variable.dtype), copy=False))
 
 
-class _OtherFormatError(Exception):
-    """Error for a checkpoint with the format of another version."""
-
-    def __init__(self, other: int) -> None:
-        super().__init__(f"its format is {other}, not {FORMAT}")
-        self.format = other
+def damaged_error(count: int, folder: Any) -> ValueError:
+    """Create the error for a run without an intact checkpoint of this format."""
+    return ValueError(
+        f"`workdir` must have a readable checkpoint of format {FORMAT}: finish the run with the version that started "
+        f"it, or remove the directory to start again. Received: {count} damaged checkpoints in {folder}."
+    )
 
 
 def parse_step(name: str) -> int | None:
     """Return the step in the file name of a checkpoint, or None for other files."""
     match = re.fullmatch(r"step_(\d+)\.npz", name)
     return int(match[1]) if match else None
-
-
-def _read_metadata(path):
-    with zipfile.ZipFile(path) as archive:
-        metadata = json.loads(archive.read(METADATA))
-    if metadata["format"] != FORMAT:
-        raise _OtherFormatError(metadata["format"])
-    return metadata
 
 
 def _read_whole(path):
@@ -413,13 +361,7 @@ def _write(archive, name, array):
 
 
 def _read(archive, parts, name, dtype):
-    """Read an array of a checkpoint, or assemble it from shards.
-
-    Args:
-        archive: the checkpoint.
-        parts: list of (archive of shards, its metadata), one per process.
-        name, dtype: name and dtype of the array.
-    """
+    """Read an array of a checkpoint, or assemble it from `parts`, (archive of shards, its metadata) per process."""
     if f"{name}.npy" in archive.NameToInfo:
         return _read_member(archive, name, dtype)
     whole = None

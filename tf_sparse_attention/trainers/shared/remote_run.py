@@ -19,7 +19,7 @@ from absl import logging
 
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.trainers.shared import workdir
-from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, parse_step
+from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, damaged_error, parse_step
 
 
 class LocalRun:
@@ -84,16 +84,13 @@ class RemoteRun(LocalRun):
             path = self._checkpoints.path(step)
             if not path.exists():
                 remote_files.download(self._remote(step), path)
-            if self._checkpoints.is_complete(step):
+            if self._checkpoints.read_metadata(step) is not None:
                 self._checkpoints.extract_files(step, self.folder)
                 self._uploaded = step
                 return
             path.unlink()
         if steps:
-            raise ValueError(
-                "`workdir` must have a readable checkpoint. Remove the directory to start again. "
-                f"Received: {len(steps)} damaged checkpoints in {self.path}."
-            )
+            raise damaged_error(len(steps), self.path)
 
     def upload(self, step: int) -> None:
         """Upload the checkpoint of a step. Log a warning on failure."""
