@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import tf_sparse_attention as tsa
 from benchmarks.quality import variants  # noqa: F401  # the classes of models that are loaded
-from tf_sparse_attention.trainers.shared import components, workdir
+from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.tasks import registry
 
 
 class HeldOut(NamedTuple):
@@ -24,9 +25,8 @@ class HeldOut(NamedTuple):
 
 def open_held_out(folder: str | os.PathLike, max_windows: int | None = None) -> HeldOut:
     """Return the `HeldOut` of a run directory, with all or `max_windows` evenly spaced windows of the test split."""
-    config = workdir.load_config(folder)
-    source, tokenizer = components.make_text_source(config), workdir.load_tokenizer(folder)
-    store = tsa.data.open_token_store(source, tokenizer, "test")
-    sizes = {name: config.data[name] for name in ("batch_size", "sequence_length", "use_packing")}
+    task = registry.load_task(folder)
+    store = tsa.data.open_token_store(task.source, task.tokenizer, "test")
+    sizes = {name: task.config.data[name] for name in ("batch_size", "sequence_length", "use_packing")}
     batches = tsa.data.evaluation_batches(store, **sizes, max_windows=max_windows)
     return HeldOut(workdir.load_model(folder), store, batches)

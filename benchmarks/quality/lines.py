@@ -48,9 +48,10 @@ def main() -> None:
 
     import tf_sparse_attention as tsa
     from tf_sparse_attention.trainers.shared import workdir
+    from tf_sparse_attention.trainers.tasks import registry
 
-    settings = workdir.load_config(options.workdir).generate
-    model, tokenizer = workdir.load_model(options.workdir), workdir.load_tokenizer(options.workdir)
+    task, model = registry.load_task(options.workdir), workdir.load_model(options.workdir)
+    settings, tokenizer = task.config.generate, task.tokenizer
     strategy = tsa.generation.Sampling(temperature=settings.temperature, top_p=settings.top_p)
     counts = []
     for seed in range(NUM_SAMPLES):

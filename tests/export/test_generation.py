@@ -11,6 +11,7 @@ from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.trainers.shared import sampling
+from tf_sparse_attention.trainers.tasks.task import Request
 
 
 def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
@@ -31,14 +32,15 @@ def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
 
 def test_samples_of_a_saved_model_are_those_of_its_model(model, exported):
     local = sampling.LocalModelSource(model, ByteTokenizer())
-    served, request = sampling.SavedModelSource(exported), (TEXTS[2], 2, 3, -3)
+    served = sampling.SavedModelSource(exported)
+    request = Request(TEXTS[2], None, 2, 3, -3, None, {"temperature": 0.7, "top_p": 0.9})
     local.model._generator = Generator(model, run_eagerly=True)
-    wanted, found = (sampling.generate(source, *request, temperature=0.7, top_p=0.9) for source in (local, served))
+    wanted, found = (sampling.generate(source, request).samples for source in (local, served))
     for one, other in zip(found, wanted, strict=True):
         assert one.pop("log_prob") == pytest.approx(other.pop("log_prob"), abs=2e-3)
         assert one == other
     with pytest.raises(ValueError, match=r"only has the settings temperature and top_p\. Received: top_k\."):
-        sampling.generate(served, b"a", top_k=3)
+        sampling.generate(served, Request(b"a", settings={"top_k": 3}))
 
 
 @pytest.mark.full

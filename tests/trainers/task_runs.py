@@ -15,10 +15,11 @@ from tf_sparse_attention.models import LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.trainers.configs import answer, audio, base, classify, images, speech, translate_documents
-from tf_sparse_attention.trainers.shared import callbacks, evaluation, training, workdir
+from tf_sparse_attention.trainers.shared import callbacks, evaluation, sampling, training, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 from tf_sparse_attention.trainers.shared.workdir import load_model as load_compiled
 from tf_sparse_attention.trainers.tasks import registry
+from tf_sparse_attention.trainers.tasks.task import Request
 
 HEAD = {"num_heads": 1, "key_dim": 8}
 LOCAL = {"layer": "LocalAttention", **HEAD, "window": 16, "position": "rotary"}
@@ -62,12 +63,21 @@ def load_model(folder):
     return model
 
 
+def load_tokenizer(folder):
+    return registry.load_task(folder).tokenizer
+
+
 def make_language_model_config(**data):
     config = base.get_config()
     config.data.update(sequence_length=64, batch_size=2, **data)
     config.model.update(**{**SIZES, "intermediate_dim": 32}, attention=[LOCAL])
     config.generate.update(prompt="def ", length=4, temperature=0.7, top_p=0.9)
     return config
+
+
+def draw_samples(source, prompt=None, num_samples=1, length=None, seed=0, path=None, show=None, **settings):
+    """Return the samples of a source for a request."""
+    return sampling.generate(source, Request(prompt, None, num_samples, length, seed, path, settings), show).samples
 
 
 def split_of(number, validation, test):

@@ -42,7 +42,7 @@ def test_a_sample_equals_the_text_that_the_model_generates(source):
     sampled = Sampling(temperature=0.5, top_p=0.8), {"temperature": 0.5, "top_p": 0.8}
     beams = BeamSearch(num_beams=2, no_repeat_ngram=1), {"num_beams": 2, "no_repeat_ngram": 1}
     for strategy, settings in (sampled, beams):
-        (sample,) = sampling.generate(source, b"Hi", length=2, seed=3, **settings)
+        (sample,) = task_runs.draw_samples(source, b"Hi", length=2, seed=3, **settings)
         ((row, log_probs, finished),) = source.model.generator.generate([[74, 107]], 4, strategy, seed=[3])
         expected = {"prompt": "Hi", "text": source.tokenizer.detokenize(row), "num_tokens": len(row) - 2, "seed": 3}
         expected |= {"log_prob": pytest.approx(log_probs.sum(), abs=1e-3), "finished": finished, "interrupted": False}
@@ -51,9 +51,9 @@ def test_a_sample_equals_the_text_that_the_model_generates(source):
 
 def test_a_sample_that_nobody_shows_is_returned_as_text(source):
     request = Request(b"ab", length=1)
-    generated = sampling.generate_text(source, request)
+    generated = sampling.generate(source, request)
     assert generated.text == sampling.as_text(generated.samples)
-    assert sampling.generate_text(source, request, lambda samples: None).text == ""
+    assert sampling.generate(source, request, lambda samples: None).text == ""
 
 
 def test_settings_that_do_not_go_together_or_are_out_of_range_are_errors_that_name_them(source):
@@ -67,31 +67,31 @@ def test_settings_that_do_not_go_together_or_are_out_of_range_are_errors_that_na
         ({"top_p": 2.0}, "`top_p`"),
     ]:
         with pytest.raises(ValueError, match=name):
-            sampling.generate(source, b"ab", **settings)
+            task_runs.draw_samples(source, b"ab", **settings)
 
 
 @pytest.mark.full
 def test_each_sample_can_be_had_again_by_its_seed(source, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
-    samples = sampling.generate(source, num_samples=5, seed=10)
+    samples = task_runs.draw_samples(source, num_samples=5, seed=10)
     assert [sample["seed"] for sample in samples] == [10, 11, 12, 13, 14]
     assert len({sample["text"] for sample in samples}) == 5
-    assert texts_of(sampling.generate(source, seed=12)) == texts_of(samples[2:3])
-    assert texts_of(sampling.generate(source, num_samples=2, seed=13)) == texts_of(samples[3:])
+    assert texts_of(task_runs.draw_samples(source, seed=12)) == texts_of(samples[2:3])
+    assert texts_of(task_runs.draw_samples(source, num_samples=2, seed=13)) == texts_of(samples[3:])
 
 
 def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(run, source, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
     monkeypatch.setattr(sampling, "CHUNK", 1)
     path = run / sampling.SAMPLES
-    whole = sampling.generate(source, "é".encode(), num_samples=3, length=3, path=path)
+    whole = task_runs.draw_samples(source, "é".encode(), num_samples=3, length=3, path=path)
     assert records(run) == whole and "é" in path.read_text(encoding="utf-8")
 
     def stop(samples):
         if len(samples) == 3 and samples[2]["num_tokens"] == 2:
             raise KeyboardInterrupt
 
-    kept = sampling.generate(source, "é".encode(), num_samples=3, length=3, path=path, show=stop)
+    kept = task_runs.draw_samples(source, "é".encode(), num_samples=3, length=3, path=path, show=stop)
     assert kept == records(run)
     assert kept[:2] == whole[:2]
     assert kept[2]["interrupted"]
@@ -102,16 +102,16 @@ def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(r
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sampling.generate(Interrupted(None, None), path=path)
+        task_runs.draw_samples(Interrupted(None, None), path=path)
     assert records(run) == kept
 
 
 def test_an_empty_prompt_begins_a_document_and_the_end_of_the_document_finishes_a_sample(run):
     source = registry.load_task(run).make_sample_source(task_runs.load_model(run))
-    (sample,) = sampling.generate(source, b"", length=1)
+    (sample,) = task_runs.draw_samples(source, b"", length=1)
     assert (sample["prompt"], sample["num_tokens"]) == ("", 1)
     source.model.to_vocabulary.bias.assign([99.0 if i == 1 else 0.0 for i in range(258)])
-    (sample,) = sampling.generate(source)  # with the settings of the run
+    (sample,) = task_runs.draw_samples(source)  # with the settings of the run
     assert (sample["prompt"], sample["temperature"], sample["top_p"]) == ("def ", 0.7, 0.9)
     assert (sample["text"], sample["num_tokens"], sample["finished"]) == ("def ", 1, True)
 
@@ -130,13 +130,15 @@ def test_a_folder_without_the_saved_model_of_a_language_model_is_an_error(tmp_pa
 
 
 def test_a_model_in_a_file_and_a_preset_are_sources(run, monkeypatch):
-    tokenizer = ByteTokenizer()
-    source = sampling.from_file(run / "model.keras", tokenizer)
+    parse(f"--model={run / 'model.keras'}")
+    source = generate.make_sample_source()
     for found, expected in zip(source.model.get_weights(), workdir.load_model(run).get_weights(), strict=True):
         assert (found == expected).all()
-    assert source.tokenizer is tokenizer
+    assert isinstance(source.tokenizer, ByteTokenizer)
     monkeypatch.setattr(tsa.models.LanguageModel, "from_preset", classmethod(lambda cls, name, size: (name, size)))
-    assert sampling.from_preset("pg19_local", tokenizer).model == ("pg19_local", 258)
+    parse("--preset=pg19_local")
+    assert generate.make_sample_source().model == ("pg19_local", 258)
+    parse()
 
 
 @pytest.mark.large

@@ -10,7 +10,7 @@ import pytest
 from tests.trainers import task_runs
 from tests.trainers.task_runs import check_resumed_run
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import evaluation, sampling, training, workdir
+from tf_sparse_attention.trainers.shared import evaluation, training, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
 from tf_sparse_attention.trainers.tasks import registry
 
@@ -78,7 +78,7 @@ def test_only_masked_tokens_are_scored(tiny_config, tmp_path):
     text = evaluation.as_text(result)
     assert f"only the {result['tokens']} masked tokens" in text and "gzip" not in text and "word " not in text
     with pytest.raises(ValueError, match="`model` must be causal to generate text"):
-        sampling.generate(registry.load_task(tmp_path).make_sample_source(workdir.load_model(tmp_path)), length=4)
+        task_runs.draw_samples(registry.load_task(tmp_path).make_sample_source(workdir.load_model(tmp_path)), length=4)
 
 
 def test_a_task_of_masked_tokens_needs_a_mask_rate_and_is_not_causal(tiny_config):

@@ -10,7 +10,7 @@ import pytest
 from tests.trainers import task_runs
 from tf_sparse_attention import audit
 from tf_sparse_attention.trainers.configs import base, translate_documents
-from tf_sparse_attention.trainers.shared import evaluation, sampling, workdir
+from tf_sparse_attention.trainers.shared import evaluation, workdir
 from tf_sparse_attention.trainers.tasks import pairs, registry
 
 TASK = "translate"
@@ -150,7 +150,7 @@ def test_generated_targets_have_the_scores_of_sacrebleu_and_rouge(run, make_task
 @pytest.mark.parametrize("name", ["translate", "answer"])
 def test_a_prompt_is_the_source_and_the_sample_its_target(task_run, name):
     task, model = registry.load_task(task_run(name)), task_runs.load_model(task_run(name))
-    (sample,) = sampling.generate(task.make_sample_source(model), b"eins zwei", length=5, temperature=0.0)
+    (sample,) = task_runs.draw_samples(task.make_sample_source(model), b"eins zwei", length=5, temperature=0.0)
     source = np.append(task.tokenizer.tokenize("eins zwei"), 1).astype("int32")
     assert sample["text"] == task.write_targets(model, [source], "greedy")[0]
     assert sample["prompt"] == "eins zwei" and sample["num_tokens"] <= 5

@@ -1,6 +1,7 @@
 """Task "speech": scores, transcripts and pictures."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -76,27 +77,27 @@ def test_generation_prints_and_writes_transcripts(run, task, model):
 
 
 def test_an_interruption_keeps_the_transcripts_so_far(task, tmp_path, monkeypatch):
-    def transcripts(*arguments):
-        yield from [{"name": "one", "text": "a", "num_tokens": 1}][: len(left)]
+    def find_recordings(*arguments):
+        yield from [{"name": "one", "features": None}][: len(left)]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(task, "transcripts", transcripts)
-    left = [1]
-    assert task.generate(None, Request(path=tmp_path / "rows.jsonl")).samples[0]["name"] == "one"
+    monkeypatch.setattr(speech_task, "find_recordings", find_recordings)
+    model, left = types.SimpleNamespace(transcribe=lambda features, beams: [[1]]), [1]
+    assert task.generate(model, Request(path=tmp_path / "rows.jsonl")).samples[0]["name"] == "one"
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 1
     left = []
     with pytest.raises(KeyboardInterrupt):
-        task.generate(None, Request(path=tmp_path / "rows.jsonl"))
+        task.generate(model, Request(path=tmp_path / "rows.jsonl"))
 
 
 def test_transcripts_of_a_split_have_references_and_those_of_a_file_none(task, model, path, tmp_path):
-    two = list(task.transcripts(model, "test", 2))
+    two = task.generate(model, Request(b"test", num_samples=2)).samples
     arrays = np.load(path)
     first = arrays["phonemes"][arrays["phoneme_offsets"][20] : arrays["phoneme_offsets"][21]]
     assert [row["name"] for row in two] == ["test[0]", "test[1]"]
     assert two[0]["reference"] == " ".join(PHONES[label] for label in first)
     np.savez(tmp_path / "two.npz", features=arrays["features"][: arrays["offsets"][2]], offsets=arrays["offsets"][:3])
-    of_file = list(task.transcripts(model, str(tmp_path / "two.npz"), 1))
+    of_file = task.generate(model, Request(str(tmp_path / "two.npz").encode())).samples
     assert len(of_file) == 2 and "reference" not in of_file[0]
     (ids,) = model.transcribe([arrays["features"][: arrays["offsets"][1]]])
     assert of_file[0]["text"] == task.as_text(ids)
@@ -117,7 +118,7 @@ def test_prompts_that_are_no_recordings_are_errors(task, tmp_path, subtests):
         ("dev", "`split` must be one of train, validation, test in speech, .*split=dev"),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
-            list(task.transcripts(None, what, 1))
+            list(speech_task.find_recordings(task, what, 1))
 
 
 def test_a_picture_has_features_above_posteriors():

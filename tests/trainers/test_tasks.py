@@ -215,7 +215,7 @@ def test_data_that_do_not_fit_the_model_of_a_run_are_errors(task_run, make_task_
 def test_the_program_exports_a_run_with_tensorflow_whatever_the_backend_and_scores_a_line(run):
     on_jax = {**os.environ, "KERAS_BACKEND": "jax"}
     printed, _ = task_runs.run_program("export", f"--workdir={run}", "--nojit_compile", env=on_jax)
-    nats = nats_of(workdir.load_model(run), workdir.load_tokenizer(run).tokenize(LINE)[None]).sum()
+    nats = nats_of(workdir.load_model(run), task_runs.load_tokenizer(run).tokenize(LINE)[None]).sum()
     line = f"'def main():' has {nats / math.log(2) / 11:.4f} bits per byte ({nats:.2f} nats, 11 bytes)"
     assert printed == f"loaded in a process without the library, {line}\n"
     # `score` has windows of the training length.

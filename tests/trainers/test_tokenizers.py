@@ -8,7 +8,7 @@ from tests import remote_paths  # noqa: F401  # registers the scheme disk://
 from tests.trainers import task_runs
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.trainers.configs import answer, base, classify, translate_documents
-from tf_sparse_attention.trainers.shared import components, evaluation, sampling, training, workdir
+from tf_sparse_attention.trainers.shared import components, evaluation, training
 from tf_sparse_attention.trainers.tasks import registry
 
 PIECES = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
@@ -39,12 +39,12 @@ def test_a_model_of_subwords_is_trained_evaluated_per_byte_and_sampled_from(make
     config.data.update(tokenizer="subword", vocabulary=str(tmp_path / "all.subwords"))
     training.train(config, tmp_path / "run")
     result = evaluation.evaluate(tmp_path / "run")
-    tokenizer = workdir.load_tokenizer(tmp_path / "run")
+    tokenizer = task_runs.load_tokenizer(tmp_path / "run")
     assert isinstance(tokenizer, tsa.data.SubwordTokenizer)
     assert result["bits_per_byte"] > 0 and result["tokens"] != result["bytes"] + 3
     model = task_runs.load_model(tmp_path / "run")
     assert model.backbone.vocabulary_size == tokenizer.vocabulary_size
-    (sample,) = sampling.generate(registry.load_task(tmp_path / "run").make_sample_source(model), b"ab", length=5)
+    (sample,) = task_runs.draw_samples(registry.load_task(tmp_path / "run").make_sample_source(model), b"ab", length=5)
     assert sample["text"].startswith("ab")
 
 
@@ -85,9 +85,8 @@ def test_word_pieces_are_exported_with_a_word_about_tensorflow_text(make_plain_c
     pytest.importorskip("tensorflow_text", reason="needs tensorflow-text, which there is not for every system")
     (tmp_path / "pieces.txt").write_text("\n".join(PIECES), encoding="utf-8")
     made = components.make_tokenizer("wordpiece", str(tmp_path / "pieces.txt"))
-    workdir.save_state(tmp_path, {"tokenizer": components.describe(made)})
     model = components.make_model(make_plain_config(), made.vocabulary_size)
-    tokenizer = workdir.load_tokenizer(tmp_path)
+    tokenizer = components.from_description(components.describe(made))
     path = tsa.export.export_language_model(model, tmp_path / "served", tokenizer, jit_compile=False)
     assert "install TensorFlow and tensorflow-text" in (path / "README.md").read_text(encoding="utf-8")
     scored = tf.saved_model.load(path).signatures["score"](text=tf.constant(["ab cd", ""]))

@@ -14,7 +14,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tests import remote_paths  # noqa: F401  # registers the scheme disk://
-from tests.trainers.task_runs import SignalAt, arrays_of
+from tests.trainers.task_runs import SignalAt, arrays_of, load_tokenizer
 from tf_sparse_attention import remote_files
 from tf_sparse_attention.trainers.shared import callbacks, evaluation, remote_run, training, workdir
 from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints
@@ -75,7 +75,7 @@ def test_the_saved_model_is_the_trained_one_and_without_it_the_newest_checkpoint
     ids = np.arange(20)[None] + 2
     expected = ops.convert_to_numpy(finished[1].model(ids))
     np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(finished_copy)(ids)), expected)
-    assert isinstance(workdir.load_tokenizer(finished_copy), tsa.data.ByteTokenizer)
+    assert isinstance(load_tokenizer(finished_copy), tsa.data.ByteTokenizer)
     assert workdir.load_config(finished_copy).to_dict() == json.loads(json.dumps(tiny_config.to_dict()))
     (finished_copy / workdir.MODEL).unlink()
     np.testing.assert_array_equal(ops.convert_to_numpy(workdir.load_model(finished_copy)(ids)), expected)

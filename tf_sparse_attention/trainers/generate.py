@@ -39,22 +39,17 @@ CHAT = flags.DEFINE_bool("chat", None, "Start a conversation: answer each line o
 CONTEXT = flags.DEFINE_integer("context_length", 4096, "--chat: maximum number of tokens of the conversation.", 1)
 NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Number of samples.", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", None, "Maximum number of tokens to add.", lower_bound=1)
-TEMPERATURE = flags.DEFINE_float("temperature", None, "Sampling temperature. 0: greedy decoding.", lower_bound=0)
-TOP_K = flags.DEFINE_integer("top_k", None, "Sample from this many of the most likely tokens.", lower_bound=1)
-TOP_P = flags.DEFINE_float("top_p", None, "Sample from the most likely tokens with this total probability.")
-MIN_P = flags.DEFINE_float(
-    "min_p", None, "Sample from tokens with at least this probability relative to the most likely one."
+SETTINGS = (
+    flags.DEFINE_float("temperature", None, "Sampling temperature. 0: greedy decoding.", lower_bound=0),
+    flags.DEFINE_integer("top_k", None, "Sample from this many of the most likely tokens.", lower_bound=1),
+    flags.DEFINE_float("top_p", None, "Sample from the most likely tokens with this total probability."),
+    flags.DEFINE_float("min_p", None, "Sample from tokens with this probability, relative to the most likely one."),
+    flags.DEFINE_float("repetition_penalty", None, "Above 1: makes recent tokens less likely."),
+    flags.DEFINE_integer("repetition_window", None, "Number of recent tokens to penalize. Default: 64.", lower_bound=1),
+    flags.DEFINE_integer("no_repeat_ngram", None, "Size of n-grams that must not repeat.", lower_bound=1),
+    flags.DEFINE_integer("num_beams", None, "Beam width. Default: no beam search.", lower_bound=1),
+    flags.DEFINE_float("length_penalty", None, "Beams: exponent of the length in the score. 0: short texts. 1: mean."),
 )
-PENALTY = flags.DEFINE_float("repetition_penalty", None, "Above 1: makes recent tokens less likely.")
-PENALTY_WINDOW = flags.DEFINE_integer(
-    "repetition_window", None, "Number of recent tokens to penalize. Default: 64.", lower_bound=1
-)
-NGRAM = flags.DEFINE_integer("no_repeat_ngram", None, "Size of n-grams that must not repeat.", lower_bound=1)
-NUM_BEAMS = flags.DEFINE_integer("num_beams", None, "Beam width. Default: no beam search.", lower_bound=1)
-LENGTH_PENALTY = flags.DEFINE_float(
-    "length_penalty", None, "Beam search: exponent of the length in the score. 0: prefer short texts. 1: mean."
-)
-SETTINGS = (TEMPERATURE, TOP_K, TOP_P, MIN_P, PENALTY, PENALTY_WINDOW, NGRAM, NUM_BEAMS, LENGTH_PENALTY)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the first sample; sample i has seed + i.")
 OUTPUT = flags.DEFINE_string("output", None, "Output file. Default: a file in --workdir, if given.")
 SOURCES = ("workdir", "model", "preset", "saved_model")
@@ -73,22 +68,22 @@ def read_prompt() -> bytes | None:
 
 def make_sample_source() -> Any:
     """Create the sample source of --saved_model, --model or --preset."""
-    from tf_sparse_attention.trainers.shared import components, sampling
+    from tf_sparse_attention.models import LanguageModel
+    from tf_sparse_attention.trainers.shared import components, loading, sampling
 
     if SAVED_MODEL.value is not None:
         return sampling.SavedModelSource(SAVED_MODEL.value)
     tokenizer = components.make_tokenizer(TOKENIZER.value, VOCABULARY.value, ("--tokenizer", "--vocabulary"))
     if MODEL.value is not None:
-        return sampling.from_file(MODEL.value, tokenizer)
-    return sampling.from_preset(PRESET.value, tokenizer)  # type: ignore[arg-type]  # required
+        model = loading.load_language_model("model", MODEL.value, tokenizer.vocabulary_size)
+    else:
+        model = LanguageModel.from_preset(str(PRESET.value), tokenizer.vocabulary_size)
+        logging.warning("The preset %s has random weights. Its text is meaningless.", PRESET.value)
+    return sampling.LocalModelSource(model, tokenizer)
 
 
-def _check_tokenizer():
-    given = [flag for flag in ("tokenizer", "vocabulary") if flags.FLAGS[flag].present and flags.FLAGS[flag].value]
-    if given and MODEL.value is None and PRESET.value is None:
-        raise ValueError(
-            f"`--{given[0]}` must be unset with --workdir and --saved_model. Received: {flags.FLAGS[given[0]].value}."
-        )
+def given_settings() -> dict[str, Any]:
+    return {flag.name: flag.value for flag in SETTINGS if flag.value is not None}
 
 
 def run_chat() -> None:
@@ -99,13 +94,8 @@ def run_chat() -> None:
     if NUM_SAMPLES.value > 1:
         raise ValueError(f"`--num_samples` must be 1 with --chat. Received: {NUM_SAMPLES.value}.")
 
-    def show(text):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
     def answer(source):
-        settings = {flag.name: flag.value for flag in SETTINGS if flag.value is not None}
-        sampling.chat(source, sys.stdin, show, LENGTH.value, SEED.value, CONTEXT.value, settings)
+        sampling.chat(source, sys.stdin, write, LENGTH.value, SEED.value, CONTEXT.value, given_settings())
 
     if WORKDIR.value is None:
         return answer(make_sample_source())
@@ -116,12 +106,14 @@ def run_chat() -> None:
         return answer(task.make_sample_source(workdir.load_model(folder)))
 
 
-class Progress:
-    """Progress display: prints a single text as it grows, otherwise logs the progress at intervals.
+def write(text: str) -> None:
+    """Write text to the standard output at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
-    Args:
-        num_samples: total number of samples.
-    """
+
+class Progress:
+    """Progress display: prints a single text as it grows, otherwise logs the progress at intervals."""
 
     def __init__(self, num_samples: int) -> None:
         from tf_sparse_attention.trainers.shared import sampling
@@ -135,8 +127,7 @@ class Progress:
     def __call__(self, samples: list[dict[str, Any]]) -> None:
         if self._num_samples == 1 and "text" in samples[0]:
             text = self._printable(samples[0]["text"])
-            sys.stdout.write(text[self._printed :])
-            sys.stdout.flush()
+            write(text[self._printed :])
             self._printed = len(text)
         elif time.monotonic() - self._last_log > SECONDS_BETWEEN_LINES:
             self._last_log = time.monotonic()
@@ -156,7 +147,11 @@ def main() -> None:
     from tf_sparse_attention.trainers.tasks.task import Request
 
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    _check_tokenizer()
+    given = [flag for flag in ("tokenizer", "vocabulary") if flags.FLAGS[flag].present and flags.FLAGS[flag].value]
+    if given and MODEL.value is None and PRESET.value is None:
+        raise ValueError(
+            f"`--{given[0]}` must be unset with --workdir and --saved_model. Received: {flags.FLAGS[given[0]].value}."
+        )
     if CHAT.value:
         return run_chat()
     request = Request(
@@ -166,12 +161,12 @@ def main() -> None:
         LENGTH.value,
         SEED.value,
         OUTPUT.value,
-        {flag.name: flag.value for flag in SETTINGS if flag.value is not None},
+        given_settings(),
     )
     progress = Progress(NUM_SAMPLES.value)
     with signals.InterruptOnSignal() as stop:
         if WORKDIR.value is None:
-            generated = sampling.generate_text(make_sample_source(), request, progress)
+            generated = sampling.generate(make_sample_source(), request, progress)
         else:
             with remote_run.reading(WORKDIR.value) as folder:
                 request = request._replace(path=OUTPUT.value or folder)
@@ -189,7 +184,7 @@ def run() -> None:
     """Run the command."""
     flags.mark_flags_as_mutual_exclusive(SOURCES, required=True)
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
-    for flag in (PROMPT, PROMPT_FILE, OUTPUT, COMPLETE, NUM_BEAMS):
+    for flag in (PROMPT, PROMPT_FILE, OUTPUT, COMPLETE, "num_beams"):
         flags.mark_flags_as_mutual_exclusive([CHAT, flag])
     command_line.run(__name__, main)
 

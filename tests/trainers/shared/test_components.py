@@ -9,7 +9,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.trainers import task_runs
 from tf_sparse_attention.trainers.configs import base
-from tf_sparse_attention.trainers.shared import components, evaluation, sampling, workdir
+from tf_sparse_attention.trainers.shared import components, evaluation, workdir
 from tf_sparse_attention.trainers.tasks import registry
 
 PARTS = [{"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 4}]
@@ -149,7 +149,7 @@ def test_an_imported_model_is_evaluated_on_another_text_and_sampled_from(make_ti
     assert fnmatch(result["path"], str(tmp_path / "run" / name))
     assert result["tokenizer"] == "ByteTokenizer" and result["vocabulary_size"] == 258
     source = registry.load_task(tmp_path / "run").make_sample_source(task_runs.load_model(tmp_path / "run"))
-    assert sampling.generate(source, b"ab", length=3)[0]["text"].startswith("ab")
+    assert task_runs.draw_samples(source, b"ab", length=3)[0]["text"].startswith("ab")
     ids = np.ones((1, 20), "int32")
     np.testing.assert_array_equal(workdir.load_model(tmp_path / "run")(ids), model(ids))
 

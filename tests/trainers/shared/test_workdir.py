@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.trainers.task_runs import load_tokenizer
 from tf_sparse_attention.data import ByteTokenizer, SubwordTokenizer
 from tf_sparse_attention.trainers.configs import base, demo
 from tf_sparse_attention.trainers.shared import training, workdir
@@ -48,9 +49,9 @@ def test_a_broken_file_is_named_with_what_is_wrong(subtests, tmp_path):
         ('{"tokenizer": {"class": "Evil", "config": {}}}', None),
     ]
     for name, load, cases in [
+        ("task.json", load_tokenizer, state),
         ("config.json", workdir.load_config, config),
         ("source.json", workdir.load_source, source),
-        ("task.json", workdir.load_tokenizer, state),
     ]:
         for content, found in cases:
             (tmp_path / name).write_bytes(content.encode("latin-1"))
@@ -65,18 +66,18 @@ def test_an_edited_file_is_named_and_a_replaced_one_is_read(tmp_path):
         workdir.save_config(tmp_path, config)
         assert workdir.load_config(tmp_path).seed == config.seed
     workdir.save_state(tmp_path, SUBWORDS)
-    assert workdir.load_tokenizer(tmp_path).vocabulary_size > 0
+    assert load_tokenizer(tmp_path).vocabulary_size > 0
     for name, old, new, read in [
-        ("config.json", '"seed": 2', '"seed": 3', workdir.load_config),
-        ("task.json", "ab_", "ba_", workdir.load_tokenizer),
+        ("task.json", "ab_", "ba_", load_tokenizer),
         ("task.json", "ba_", "bb_", lambda folder: workdir.check_state(folder, BYTES)),
+        ("config.json", '"seed": 2', '"seed": 3', workdir.load_config),
     ]:
         path = tmp_path / name
         path.write_text(path.read_text().replace(old, new))
         with is_refused(f"{name}.*, with content other than"):
             read(tmp_path)
     (tmp_path / "checksums.json").unlink()
-    assert workdir.load_tokenizer(tmp_path).vocabulary_size > 0
+    assert load_tokenizer(tmp_path).vocabulary_size > 0
 
 
 def test_a_replaced_file_never_has_the_checksum_of_other_content(tmp_path, monkeypatch):

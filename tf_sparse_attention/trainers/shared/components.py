@@ -1,4 +1,4 @@
-"""Data, model and optimizer of a configuration."""
+"""Settings of the data, model, tokenizer and optimizer of a configuration."""
 
 import inspect
 import os
@@ -43,8 +43,6 @@ OPTIMIZERS = {
     "adam": keras.optimizers.Adam,
     "adamw": keras.optimizers.AdamW,
 }
-PAIR_SETTINGS = ("tfds", "path", "local_dir", "data_dir", "unit", "target_end")
-LABELED_SETTINGS = ("text_feature", "label_feature", "tfds", "path", "local_dir", "data_dir")
 SIZES = ("num_layers", "hidden_dim", "attention")  # required settings of a new model
 SCHEDULES = ("constant", "rsqrt_normalized_decay", "rsqrt_with_linear_warmup", "noam", "cosine")
 
@@ -54,11 +52,14 @@ def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:
     return {name: value for name, value in section.to_dict().items() if value is not None}
 
 
-def backbone_arguments(config: ml_collections.ConfigDict) -> Config:
-    """Return the arguments of `Backbone` for a configuration, without the vocabulary size.
+def data_settings(config: ml_collections.ConfigDict, *names: str) -> dict[str, Any]:
+    """Return the settings of `config.data` that locate the data, and further settings by name, if they are not None."""
+    settings = set_values(config.data)
+    return {name: settings[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in settings}
 
-    Groups of options are dictionaries. Settings that are None or empty are omitted.
-    """
+
+def backbone_arguments(config: ml_collections.ConfigDict) -> Config:
+    """Return the arguments of `Backbone` for a configuration, without the vocabulary size."""
     settings = {name: value for name, value in set_values(config.model).items() if value not in ([], ())}
     arguments = {name: settings[name] for name in ARGUMENTS if name in settings}
     for group, names in OPTIONS.items():
@@ -93,29 +94,20 @@ def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocab
     return rebuilt(model, dtype=config.train.dtype)
 
 
-def _differences(settings: ml_collections.ConfigDict, model: keras.Model) -> Iterator[tuple[str, Any, Any]]:
+def _differences(settings: ml_collections.ConfigDict, model: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, value, value in the model) of different settings, including settings of the preset."""
-    actual, defaults = _model_settings(model), base.get_config().model.to_dict()
+    defaults = base.get_config().model.to_dict()
+    actual = settings_from_arguments(model.backbone.get_config())
+    actual |= {"tie_embeddings": model.tie_embeddings, "use_output_bias": model.use_output_bias}
     given = {name: value for name, value in settings.to_dict().items() if name not in NOT_COMPARED}
     for name, value in given.items():
         is_given = name in ALWAYS_COMPARED or value not in (None, defaults[name])
         if name in actual and is_given and not _matches(value, actual[name]):
             yield name, value, actual[name]
     if settings.preset is not None:
-        sizes = settings_from_arguments(preset_arguments(settings.preset))
-        sizes = {name: value for name, value in sizes.items() if isinstance(value, int)}
-        for name, value in sizes.items():
-            if given.get(name) is None and not _matches(value, actual.get(name, value)):
+        for name, value in settings_from_arguments(preset_arguments(settings.preset)).items():
+            if isinstance(value, int) and given.get(name) is None and not _matches(value, actual.get(name, value)):
                 yield "preset", f"{settings.preset}, with {name}={value}", actual[name]
-
-
-def _model_settings(model):
-    """Return the settings of `config.model` that describe a model."""
-    return {
-        **settings_from_arguments(model.backbone.get_config()),
-        "tie_embeddings": model.tie_embeddings,
-        "use_output_bias": model.use_output_bias,
-    }
 
 
 def _matches(setting, actual):
@@ -129,34 +121,13 @@ def _matches(setting, actual):
     return setting == actual
 
 
-def make_text_source(config: ml_collections.ConfigDict) -> Any:
-    """Create the `TextSource` of `config.data`."""
-    settings = set_values(config.data)
-    return tsa.data.open_source(**{name: settings[name] for name in base.SOURCE_SETTINGS if name in settings})
-
-
-def make_pair_source(config: ml_collections.ConfigDict) -> tsa.data.PairSource:
-    """Create the `PairSource` of `config.data`."""
-    settings = set_values(config.data)
-    options = {name: settings[name] for name in PAIR_SETTINGS if name in settings}
-    return tsa.data.open_pairs(settings["source_field"], settings["target_field"], **options)
-
-
-def make_labeled_source(config: ml_collections.ConfigDict) -> tsa.data.LabeledSource:
-    """Create the `LabeledSource` of `config.data`."""
-    settings = set_values(config.data)
-    return tsa.data.open_labeled(**{name: settings[name] for name in LABELED_SETTINGS if name in settings})
-
-
 def make_batches(config: ml_collections.ConfigDict, store: Any) -> tsa.data.Batches:
     """Create the batches of a token store: windows, or consecutive segments for models with segment memory."""
     data = config.data
-    sizes = {"batch_size": data.batch_size, "sequence_length": data.sequence_length}
+    options = {"seed": config.seed, "use_packing": data.use_packing}
     if config.model.memory_length:
-        return tsa.data.segment_batches(store, **sizes, seed=config.seed, use_packing=data.use_packing)
-    return tsa.data.training_batches(
-        store, **sizes, seed=config.seed, use_packing=data.use_packing, mask_rate=data.mask_rate
-    )
+        return tsa.data.segment_batches(store, data.batch_size, data.sequence_length, **options)
+    return tsa.data.training_batches(store, data.batch_size, data.sequence_length, **options, mask_rate=data.mask_rate)
 
 
 def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
@@ -242,9 +213,8 @@ def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.
     name = settings.pop("name")
     if name not in OPTIMIZERS:
         raise ValueError(f"`config.optimizer.name` must be one of {', '.join(OPTIMIZERS)}. Received: {name}.")
-    for schedule_setting in ("learning_rate", "schedule", "warmup_steps", "decay_steps"):
-        settings.pop(schedule_setting, None)
-    kind = OPTIMIZERS[name]
+    kind, of_schedule = OPTIMIZERS[name], {"learning_rate", "schedule", "warmup_steps", "decay_steps"}
+    settings = {setting: value for setting, value in settings.items() if setting not in of_schedule}
     known = {*inspect.signature(kind).parameters, *inspect.signature(keras.optimizers.Optimizer).parameters}
     unknown = sorted(set(settings) - known)
     if unknown:
@@ -257,7 +227,7 @@ def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.
     return optimizer_class(make_schedule(config, hidden_dim), **settings)
 
 
-# Tokenizers by their name in a configuration, see `base.TOKENIZERS`. All except bytes are loaded from a file.
+# All tokenizers except bytes are loaded from a file.
 KINDS: dict[str, Any] = {
     "bytes": tsa.data.ByteTokenizer,
     "subword": tsa.data.SubwordTokenizer,
@@ -301,11 +271,7 @@ def describe(tokenizer: Any) -> dict[str, Any]:
 
 
 def from_description(description: dict[str, Any]) -> Any:
-    """Create a tokenizer from the result of `describe`.
-
-    Raises:
-        ValueError: If the class of the tokenizer is not in the library.
-    """
+    """Create a tokenizer from the result of `describe`. Raise a `ValueError` for a class that is not in `KINDS`."""
     classes = {kind.__name__: kind for kind in KINDS.values()}
     if description.get("class") not in classes:
         raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={description.get('class')}.")

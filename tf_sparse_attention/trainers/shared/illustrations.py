@@ -1,7 +1,7 @@
-"""Samples and pictures for TensorBoard: text, routes, spans and clusters."""
+"""Pictures and scalars for TensorBoard: routes, spans, clusters and speech."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -11,7 +11,6 @@ from absl import logging
 import tf_sparse_attention as tsa
 from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
-from tf_sparse_attention.trainers.shared.sampling import LocalModelSource, generate
 from tf_sparse_attention.trainers.tasks.task import Examples
 
 NUM_WORDS = 40  # number of words in pictures of routes
@@ -19,28 +18,11 @@ DOTS_PER_INCH = 100
 MAX_WIDTH = 1200  # pixels of pictures of speech
 
 
-def sample_text(model: keras.Model, tokenizer: Any, settings: Mapping[str, Any]) -> str:
-    """Generate a text with seed 0.
-
-    Args:
-        model: a causal `LanguageModel`.
-        tokenizer: tokenizer of the model.
-        settings: "prompt", "length", "temperature" and "top_p", as in `config.generate`.
-    """
-    (sample,) = generate(LocalModelSource(model, tokenizer, dict(settings)))
-    return sample["text"]
-
-
 def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names and pictures of adaptive spans and of the routes of a text, uint8 (height, width, 4).
 
-    For each layer with routed heads, the picture shows the clusters of the words for the first routed head, see
-    `tsa.analysis.word_routes`.
-
-    Args:
-        model: a built `LanguageModel`.
-        tokenizer: tokenizer of the model.
-        text: a text. Only its first 40 words are used.
+    For each layer with routed heads, the picture shows the clusters of the first 40 words for the first routed head,
+    see `tsa.analysis.word_routes`.
     """
     if not has_matplotlib():
         return
@@ -54,16 +36,11 @@ def pictures(model: keras.Model, tokenizer: Any, text: str) -> Iterator[tuple[st
 
 
 def _has_routes(model):
-    """Return whether a model has routed heads."""
     return any(isinstance(layer, Centroids) for layer in model._flatten_layers())
 
 
 class ClusterReports:
-    """Reports on the clusters and spans of a model, with the drift since the previous report.
-
-    Args:
-        model: a language model.
-    """
+    """Reports on the clusters and spans of a language model, with the drift since the previous report."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

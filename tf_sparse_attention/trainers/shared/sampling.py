@@ -1,4 +1,8 @@
-"""Generation of samples, for `tsa-generate`."""
+"""Generation of text, for `tsa-generate`.
+
+A source of samples is the model of a run or of a file, a preset, or a SavedModel. It has `defaults`, a dictionary of
+"prompt", "length" and settings, and `snapshots`, a generator of the growing samples of one prompt.
+"""
 
 import dataclasses
 import json
@@ -9,9 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
-import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
 from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.generation import BeamSearch, Sampling
@@ -19,187 +21,16 @@ from tf_sparse_attention.models import LanguageModel
 from tf_sparse_attention.models.prompts import Prompts
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import loading
-from tf_sparse_attention.trainers.shared.loading import load_language_model
-from tf_sparse_attention.trainers.tasks.task import Generated, Request
+from tf_sparse_attention.trainers.tasks.task import Generated, Request, Show
 
 SAMPLES = "samples.jsonl"
 BATCH_SIZE = 8
-
-
-def generate(
-    source: Any,
-    prompt: bytes | None = None,
-    num_samples: int = 1,
-    length: int | None = None,
-    seed: int = 0,
-    path: str | os.PathLike | None = None,
-    show: Callable[[list[dict[str, Any]]], None] | None = None,
-    **settings: Any,
-) -> list[dict[str, Any]]:
-    """Continue a prompt, and write the samples as JSON lines.
-
-    Sample i has seed `seed` + i, so that each sample is reproducible separately. After an interruption (Ctrl-C, or
-    another signal with `signals.InterruptOnSignal`), the samples so far are returned.
-
-    Args:
-        source: sample source, see `trainers.shared.sample_sources`.
-        prompt: `bytes`; invalid UTF-8 is allowed. Empty: start of a document. None: the default of the source.
-        num_samples: number of samples.
-        length: maximum number of tokens to add. None: the default of the source.
-        seed: integer.
-        path: output file, written after every batch of samples. None: no file.
-        show: function of all samples so far, called whenever they grow.
-        **settings: arguments of `tf_sparse_attention.generation.Sampling`, or of `BeamSearch` with `num_beams`.
-
-    Returns:
-        List of dictionaries with "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8),
-        "num_tokens" and "log_prob" (number and log-probability of the new tokens), "finished" (whether the document
-        ended), "interrupted", "seed" and the settings.
-
-    Raises:
-        ValueError: If a setting is out of range.
-        KeyboardInterrupt: If interrupted before the first token.
-    """
-    defaults = dict(source.defaults)
-    default_prompt, default_length = defaults.pop("prompt"), defaults.pop("length")
-    prompt = default_prompt.encode("utf-8") if prompt is None else prompt
-    length = default_length if length is None else length
-    settings = {name: value for name, value in settings.items() if value is not None}
-    settings = settings if "num_beams" in settings else defaults | settings
-    checks.check_count("num_samples", num_samples)
-    if "num_beams" in settings and num_samples > 1:
-        raise ValueError(f"`num_samples` must be 1 for beam search. Received: {num_samples}.")
-    checks.check_count("length", length)
-    check_path(path)
-
-    def snapshots(numbers):
-        return source.snapshots(prompt, [seed + number for number in numbers], length, settings)
-
-    return draw(snapshots, num_samples, lambda samples: write_samples(samples, path), show)
-
-
-def draw(
-    snapshots: Callable[[range], Iterable[list[dict[str, Any]]]],
-    num_samples: int,
-    write: Callable[[list[dict[str, Any]]], None],
-    show: Callable[[list[dict[str, Any]]], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Draw samples of any kind in batches. Write all samples so far after each batch and after Ctrl-C.
-
-    Args:
-        snapshots: function from a range of sample numbers to an iterator over these samples as they grow. All ranges
-            have the same length; the last range can exceed `num_samples`.
-        num_samples: number of samples.
-        write: function of the samples so far.
-        show: as in `generate`.
-
-    Returns:
-        The samples, each with "interrupted".
-
-    Raises:
-        KeyboardInterrupt: If interrupted before the first snapshot.
-    """
-    samples: list[dict[str, Any]] = []
-    current: list[dict[str, Any]] = []
-    size = min(BATCH_SIZE, num_samples)
-    try:
-        for begin in range(0, num_samples, size):
-            # A smaller last batch would be compiled again. Surplus samples are dropped.
-            for batch in snapshots(range(begin, begin + size)):
-                current = [{**sample, "interrupted": False} for sample in batch[: num_samples - begin]]
-                if show is not None:
-                    show([*samples, *current])
-            samples, current = samples + current, []
-            write(samples)
-    except KeyboardInterrupt:
-        samples += [{**sample, "interrupted": True} for sample in current]
-        if not samples:
-            raise
-        write(samples)
-    return samples
-
-
-def generate_text(
-    source: Any, request: Request, show: Callable[[list[dict[str, Any]]], None] | None = None
-) -> Generated:
-    """Generate text for `tsa-generate`. The returned text is empty for a single sample, which `show` prints.
-
-    Raises:
-        ValueError: If `request.complete` is set; see also `generate`.
-    """
-    if request.complete is not None:
-        raise ValueError(f"`complete` must be unset for text: it is for images. Received: {request.complete}.")
-    path = output_path(request.path, SAMPLES)
-    samples = generate(
-        source,
-        request.prompt,
-        request.num_samples,
-        request.length,
-        request.seed,
-        path,
-        show,
-        **request.settings,
-    )
-    is_shown = show is not None and len(samples) == request.num_samples == 1
-    return Generated(samples, "" if is_shown else as_text(samples), path)
-
-
-def output_path(path: str | os.PathLike | None, name: str) -> pathlib.Path | None:
-    """Return the output file: the path, or for a folder the file `name` in it. None: None.
-
-    Raises:
-        ValueError: If the folder does not exist.
-    """
-    if path is None:
-        return None
-    file = pathlib.Path(path) / name if pathlib.Path(path).is_dir() else pathlib.Path(path)
-    check_path(file)
-    return file
-
-
-def check_path(path: str | os.PathLike | None) -> None:
-    """Raise a `ValueError` unless the path is None or a file in an existing folder."""
-    if path is not None and (pathlib.Path(path).is_dir() or not pathlib.Path(path).absolute().parent.is_dir()):
-        raise ValueError(f"`output` must be a file in an existing folder. Received: {path}.")
-
-
-def write_samples(samples: list[dict[str, Any]], path: str | os.PathLike | None) -> None:
-    """Write samples as JSON lines, atomically. None: write no file."""
-    if path is None:
-        return
-    with atomic_file(path) as temporary:
-        lines = [json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples]
-        temporary.write_text("".join(lines), encoding="utf-8")
-
-
-def as_text(samples: list[dict[str, Any]]) -> str:
-    """Format samples as text, with a heading per sample if there are several. Replace control characters."""
-    if len(samples) == 1:
-        return printable(samples[0]["text"])
-    return "\n".join(f"=== seed {sample['seed']}\n{printable(sample['text'])}" for sample in samples)
-
-
-def printable(text: str) -> str:
-    """Replace control characters in a text by U+FFFD."""
-    return "".join("\ufffd" if _is_control(character) else character for character in text)
-
-
-def _is_control(character):
-    return unicodedata.category(character) == "Cc" and character not in "\n\t"
-
-
-CHUNK = 16  # tokens between two snapshots
+CHUNK, CHAT_CHUNK = 16, 4  # tokens between two snapshots, and in a piece of an answer
 DEFAULTS = base.get_config().generate.to_dict()
 
 
 class LocalModelSource:
-    """Samples of a model in this process.
-
-    Args:
-        model: a `LanguageModel`.
-        tokenizer: tokenizer of the model.
-        defaults: dictionary of "prompt", "length" and settings.
-    """
+    """Samples of a `LanguageModel` in this process, with its tokenizer and its `defaults`."""
 
     def __init__(self, model: Any, tokenizer: Any, defaults: dict[str, Any] = DEFAULTS) -> None:
         self.model = model
@@ -268,25 +99,8 @@ class PrefixSource(LocalModelSource):
             yield [row._replace(token_ids=row.token_ids[len(source) :]) for row in rows]
 
 
-def make_strategy(settings: dict[str, Any]) -> Any:
-    """Create a `Sampling` from settings, or a `BeamSearch` if they include "num_beams".
-
-    Raises:
-        ValueError: If a setting is out of range or unknown.
-    """
-    kind: Any = BeamSearch if "num_beams" in settings else Sampling
-    unknown = set(settings) - {field.name for field in dataclasses.fields(kind)}
-    if unknown:
-        without = "must be unset for" if kind is BeamSearch else "is required for"
-        raise ValueError(f"Beam search (`num_beams`) {without} {', '.join(sorted(unknown))}. Received: {settings}.")
-    return kind(**settings)
-
-
 class SavedModelSource:
     """Samples of a SavedModel from `tf_sparse_attention.export`. Its only settings are `temperature` and `top_p`.
-
-    Args:
-        folder: path of the SavedModel.
 
     Raises:
         ValueError: If the SavedModel does not exist, or is not from this version of the library.
@@ -351,27 +165,100 @@ class SavedModelSource:
             yield samples
 
 
-def from_file(path: str | os.PathLike, tokenizer: Any) -> LocalModelSource:
-    """Create the `LocalModelSource` of a `.keras` file.
+def make_strategy(settings: dict[str, Any]) -> Any:
+    """Create a `Sampling` from settings, or a `BeamSearch` if they include "num_beams".
 
     Raises:
-        ValueError: If the file does not exist, or the model has fewer ids than the tokenizer.
+        ValueError: If a setting is out of range or unknown.
     """
-    return LocalModelSource(load_language_model("model", path, tokenizer.vocabulary_size), tokenizer)
+    kind: Any = BeamSearch if "num_beams" in settings else Sampling
+    unknown = set(settings) - {field.name for field in dataclasses.fields(kind)}
+    if unknown:
+        without = "must be unset for" if kind is BeamSearch else "is required for"
+        raise ValueError(f"Beam search (`num_beams`) {without} {', '.join(sorted(unknown))}. Received: {settings}.")
+    return kind(**settings)
 
 
-def from_preset(name: str, tokenizer: Any) -> LocalModelSource:
-    """Create the `LocalModelSource` of a preset with random weights, for tests of speed and memory.
+def generate(source: Any, request: Request, show: Show | None = None) -> Generated:
+    """Continue a prompt, and write the samples as JSON lines. For None, the default of the source applies.
+
+    Sample i has seed `request.seed` + i, so that each sample is reproducible separately. After an interruption (Ctrl-C,
+    or another signal with `signals.InterruptOnSignal`), the samples so far are returned.
+
+    Args:
+        source: source of samples, see above.
+        request: `Request`. The prompt can have invalid UTF-8. Empty: start of a document.
+        show: function of all samples so far, called whenever they grow.
+
+    Returns:
+        `Generated`. Samples have "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8),
+        "num_tokens" and "log_prob" (number and log-probability of the new tokens), "finished" (whether the document
+        ended), "interrupted", "seed" and the settings. The text is empty for a single sample that `show` has printed.
 
     Raises:
-        ValueError: If the name is unknown.
+        ValueError: If a setting is out of range, or `request.complete` is set.
+        KeyboardInterrupt: If interrupted before the first token.
     """
-    model = tsa.models.LanguageModel.from_preset(name, tokenizer.vocabulary_size)
-    logging.warning("The preset %s has random weights. Its text is meaningless.", name)
-    return LocalModelSource(model, tokenizer)
+    if request.complete is not None:
+        raise ValueError(f"`complete` must be unset for text: it is for images. Received: {request.complete}.")
+    path, count = output_path(request.path, SAMPLES), request.num_samples
+    defaults = dict(source.defaults)
+    default_prompt, default_length = defaults.pop("prompt"), defaults.pop("length")
+    prompt = default_prompt.encode("utf-8") if request.prompt is None else request.prompt
+    length = default_length if request.length is None else request.length
+    settings = request.settings if "num_beams" in request.settings else defaults | request.settings
+    checks.check_count("num_samples", count)
+    if "num_beams" in settings and count > 1:
+        raise ValueError(f"`num_samples` must be 1 for beam search. Received: {count}.")
+    checks.check_count("length", length)
+
+    def snapshots(numbers):
+        return source.snapshots(prompt, [request.seed + number for number in numbers], length, settings)
+
+    samples = draw(snapshots, count, lambda samples: write_samples(samples, path), show)
+    is_shown = show is not None and len(samples) == count == 1
+    return Generated(samples, "" if is_shown else as_text(samples), path)
 
 
-CHUNK_SIZE = 4  # tokens per piece of an answer
+def draw(
+    snapshots: Callable[[range], Iterable[list[dict[str, Any]]]],
+    num_samples: int,
+    write: Callable[[list[dict[str, Any]]], None],
+    show: Show | None = None,
+) -> list[dict[str, Any]]:
+    """Draw samples of any kind in batches. Write all samples so far after each batch and after Ctrl-C.
+
+    Args:
+        snapshots: function from a range of sample numbers to an iterator over these samples as they grow. All ranges
+            have the same length; the last range can exceed `num_samples`.
+        num_samples: number of samples.
+        write: function of the samples so far.
+        show: as in `generate`.
+
+    Returns:
+        The samples, each with "interrupted".
+
+    Raises:
+        KeyboardInterrupt: If interrupted before the first snapshot.
+    """
+    samples: list[dict[str, Any]] = []
+    current: list[dict[str, Any]] = []
+    size = min(BATCH_SIZE, num_samples)
+    try:
+        for begin in range(0, num_samples, size):
+            # A smaller last batch would be compiled again. Surplus samples are dropped.
+            for batch in snapshots(range(begin, begin + size)):
+                current = [{**sample, "interrupted": False} for sample in batch[: num_samples - begin]]
+                if show is not None:
+                    show([*samples, *current])
+            samples, current = samples + current, []
+            write(samples)
+    except KeyboardInterrupt:
+        samples += [{**sample, "interrupted": True} for sample in current]
+        if not samples:
+            raise
+        write(samples)
+    return samples
 
 
 def chat(
@@ -381,7 +268,7 @@ def chat(
     length: int | None,
     seed: int,
     context_length: int,
-    settings: dict[str, Any] | None = None,
+    settings: dict[str, Any],
 ) -> None:
     """Answer the turns of a conversation; see `ChatSession`.
 
@@ -392,7 +279,7 @@ def chat(
         length: maximum number of tokens of an answer. None: the default of the source.
         seed: integer.
         context_length: maximum number of tokens of the conversation.
-        settings: arguments of `tf_sparse_attention.generation.Sampling`. None: the defaults of the source.
+        settings: arguments of `Sampling` that replace defaults of the source.
 
     Raises:
         ValueError: if the source has no language model, a setting is out of range, or the conversation is too long.
@@ -404,12 +291,48 @@ def chat(
         )
     defaults = {name: value for name, value in source.defaults.items() if name != "prompt"}
     default_length = defaults.pop("length")
-    length = default_length if length is None else length
-    strategy = make_strategy(defaults | (settings or {}))
-    tokenizer, stops = source.tokenizer, (source.tokenizer.end_id,)
-    session = source.model.chat_session(context_length, strategy, tokenizer, seed, stops)
+    strategy = make_strategy(defaults | settings)
+    session = source.model.chat_session(context_length, strategy, source.tokenizer, seed, (source.tokenizer.end_id,))
     for turn in turns:
         session.append(turn)
-        for piece in session.generate(length, chunk_size=CHUNK_SIZE):
+        for piece in session.generate(default_length if length is None else length, chunk_size=CHAT_CHUNK):
             show(printable(piece))
         show("\n")
+
+
+def output_path(path: str | os.PathLike | None, name: str) -> pathlib.Path | None:
+    """Return the output file: the path, or for a folder the file `name` in it. None: None.
+
+    Raises:
+        ValueError: If the folder does not exist.
+    """
+    if path is None:
+        return None
+    file = pathlib.Path(path) / name if pathlib.Path(path).is_dir() else pathlib.Path(path)
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise ValueError(f"`output` must be a file in an existing folder. Received: {file}.")
+    return file
+
+
+def write_samples(samples: list[dict[str, Any]], path: str | os.PathLike | None) -> None:
+    """Write samples as JSON lines, atomically. None: write no file."""
+    if path is None:
+        return
+    with atomic_file(path) as temporary:
+        lines = [json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples]
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def as_text(samples: list[dict[str, Any]]) -> str:
+    """Format samples as text, with a heading per sample if there are several. Replace control characters."""
+    if len(samples) == 1:
+        return printable(samples[0]["text"])
+    return "\n".join(f"=== seed {sample['seed']}\n{printable(sample['text'])}" for sample in samples)
+
+
+def printable(text: str) -> str:
+    """Replace control characters in a text by U+FFFD, except line breaks and tabs."""
+    return "".join(
+        "\ufffd" if unicodedata.category(character) == "Cc" and character not in "\n\t" else character
+        for character in text
+    )

@@ -35,15 +35,9 @@ class Task(PairTask):
         check_settings(config, {}, excluded)
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Compute ROUGE-L from 0 to 100: the mean F1 of the longest common subsequence of words.
+        """Compute "rouge_l" from 0 to 100: the mean F1 of the longest common subsequence of words.
 
-        Words are stemmed, as in the published evaluation of ELI5.
-
-        Args:
-            lines: result of `GeneratedTargets.complete`.
-
-        Returns:
-            Dictionary: "rouge_l", and "of_sources", a dictionary with "rouge_l" of the sources.
+        Words are stemmed, as in the published evaluation of ELI5. "of_sources" has the score of the sources.
         """
         scorer = RougeScorer(["rougeL"], use_stemmer=True)
         means = [

@@ -52,10 +52,10 @@ class Validation(ByteValidation):
         if self.can_draw():
             (sample,) = task.generate(self.model, Request()).samples
             sounds["sample"] = codec.decode(sample["token_ids"])
-        clusters, pictures = self.clusters.examples(ids[: task.config.data.sequence_length]), {}
-        if illustrations.has_matplotlib():
-            pictures = {name: draw_audio(samples, codec.sample_rate) for name, samples in sounds.items()}
-        with_rates = {name: (samples, codec.sample_rate) for name, samples in sounds.items()}
+        clusters, rate = self.clusters.examples(ids[: task.config.data.sequence_length]), codec.sample_rate
+        shown = sounds if illustrations.has_matplotlib() else {}
+        pictures = {name: draw_audio(samples, rate) for name, samples in shown.items()}
+        with_rates = {name: (samples, rate) for name, samples in sounds.items()}
         return clusters._replace(pictures=pictures | clusters.pictures, sounds=with_rates)
 
 
@@ -75,7 +75,7 @@ class Task(ByteTask):
     @functools.cached_property
     def source(self) -> tsa.data.AudioSource:
         """The recordings that `config.data` specifies."""
-        return tsa.data.open_audio(**self.source_options("sample_rate"))
+        return tsa.data.open_audio(**components.data_settings(self.config, "sample_rate"))
 
     def make_codec(self) -> tsa.data.AudioCodec:
         """Create the codec of the recordings."""
@@ -91,7 +91,6 @@ class Task(ByteTask):
         return tsa.data.open_token_store(self.source, self.codec, split)
 
     def training_batches(self) -> tsa.data.Batches:
-        """Return random windows of the recordings of the training split."""
         source, store = self.source, self.open_split(self.config.data.train_split)
         seconds = store.num_bytes / self.codec.sample_rate
         logging.info("%s: %d training recordings, %.0f seconds", source.name, store.num_documents, seconds)
@@ -100,24 +99,18 @@ class Task(ByteTask):
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
         """Draw new audio, or continue a WAV file, and write WAV files.
 
-        Args:
-            model: the model.
-            request: `Request`. `prompt` is the content of a WAV file with the model's sample rate, or None; `length` is
-                in audio samples; `path` is NAME.wav. Several samples are written to NAME_0.wav, NAME_1.wav, ...
-            show: function of all samples so far, called whenever they grow. Default: None.
-
-        Returns:
-            `Generated` with samples as of `ByteTask.draw`, and the path of the first file.
-
-        Raises:
-            ValueError: If the request is unsupported.
+        `request.prompt` is the content of a WAV file with the model's sample rate, or None; `length` is in audio
+        samples; `path` is NAME.wav. Several samples are written to NAME_0.wav, NAME_1.wav, ... The result has samples
+        as of `ByteTask.draw`, and the path of the first file.
         """
         path = sampling.output_path(request.path, SAMPLES)
         self.check_request(request._replace(path=path), ("complete",), ".wav", same_prompt=True)
         prompt = _encode_wav_file(self.codec, request.prompt)
         length = self.config.generate.length if request.length is None else request.length
         checks.check_count("length", length)
-        paths = _sample_paths(path, request.num_samples)
+        paths = [] if path is None else [path]
+        if path is not None and request.num_samples > 1:
+            paths = [path.with_name(f"{path.stem}_{number}{path.suffix}") for number in range(request.num_samples)]
 
         def write(samples):
             for path, sample in zip(paths, samples, strict=False):  # fewer samples after an interruption
@@ -137,15 +130,6 @@ class Task(ByteTask):
         inputs = {"samples": [[0] * count], "num_samples": [count]}
         silence = f"silence of {count} samples"
         return ExportTest("score", inputs, lambda scores: f"{silence} has {scores['bits_per_byte']:.4f} bits per byte")
-
-
-def _sample_paths(path, num_samples):
-    """Return one file per sample, or an empty list without a path."""
-    if path is None:
-        return []
-    if num_samples == 1:
-        return [path]
-    return [path.with_name(f"{path.stem}_{number}{path.suffix}") for number in range(num_samples)]
 
 
 def _encode_wav_file(codec, content):

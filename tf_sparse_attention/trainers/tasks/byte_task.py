@@ -13,12 +13,7 @@ from absl import logging
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
-from tf_sparse_attention.trainers.shared import (
-    components,
-    evaluation,
-    illustrations,
-    sampling,
-)
+from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks.task import Request, Show, Task
 
 BYTES_PER_SNAPSHOT = 256  # bytes between two snapshots of a sample
@@ -107,11 +102,6 @@ class ByteTask(Task):
         """Open the data of a split."""
         raise NotImplementedError
 
-    def source_options(self, *names: str) -> dict[str, Any]:
-        """Return the settings of `config.data` that locate the data, and further settings by name, if they are set."""
-        settings = components.set_values(self.config.data)
-        return {name: settings[name] for name in ("tfds", "path", "local_dir", "data_dir", *names) if name in settings}
-
     def make_model(self) -> keras.Model:
         """Create a `LanguageModel` with 257 ids; see `components.make_model`."""
         return components.make_model(self.config, self.codec.vocabulary_size)
@@ -143,28 +133,23 @@ class ByteTask(Task):
         settings = request.settings if "num_beams" in request.settings else defaults | request.settings
 
         def snapshots(numbers):
-            seeds = [request.seed + number for number in numbers]
-            return self._snapshots(model, prompts(numbers), length, seeds, settings)
+            strategy = sampling.make_strategy(settings)
+            every = BYTES_PER_SNAPSHOT if isinstance(strategy, tsa.generation.Sampling) else None
+            seeds, num_ids = [request.seed + number for number in numbers], model.backbone.vocabulary_size
+            for rows in model.generator.iterate(prompts(numbers), length, strategy, seeds, None, num_ids, every):
+                yield [
+                    {
+                        "token_ids": row.token_ids,
+                        "num_tokens": len(row.log_probs),
+                        "log_prob": round(float(row.log_probs.sum()), 3),
+                        self.validation.metric: float(-row.log_probs.sum() / np.log(2) / max(len(row.log_probs), 1)),
+                        "seed": seed,
+                        **settings,
+                    }
+                    for row, seed in zip(rows, seeds, strict=True)
+                ]
 
         return sampling.draw(snapshots, request.num_samples, write, show)
-
-    def _snapshots(self, model, prompts, length, seeds, settings):
-        """Yield lists of samples, one sample per prompt, as they grow."""
-        strategy = sampling.make_strategy(settings)
-        every = BYTES_PER_SNAPSHOT if isinstance(strategy, tsa.generation.Sampling) else None
-        num_ids = model.backbone.vocabulary_size
-        for rows in model.generator.iterate(prompts, length, strategy, seeds, None, num_ids, every):
-            yield [
-                {
-                    "token_ids": row.token_ids,
-                    "num_tokens": len(row.log_probs),
-                    "log_prob": round(float(row.log_probs.sum()), 3),
-                    self.validation.metric: float(-row.log_probs.sum() / np.log(2) / max(len(row.log_probs), 1)),
-                    "seed": seed,
-                    **settings,
-                }
-                for row, seed in zip(rows, seeds, strict=True)
-            ]
 
     def check_request(self, request: Request, unsupported: Sequence[str], suffix: str, same_prompt: bool) -> None:
         """Raise a `ValueError` for an unsupported request.
@@ -186,7 +171,6 @@ class ByteTask(Task):
             raise ValueError(f"`num_samples` must be 1 for beam search. Received: num_samples={request.num_samples}.")
         if request.path is not None and not str(request.path).endswith(suffix):
             raise ValueError(f"`output` must be a file NAME{suffix} for {items}. Received: output={request.path}.")
-        sampling.check_path(request.path)
 
     def describe_samples(self, samples: Sequence[dict[str, Any]]) -> list[str]:
         """Return one line of text per sample."""

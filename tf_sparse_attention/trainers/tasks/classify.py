@@ -125,7 +125,7 @@ class Task(TextTask):
     @functools.cached_property
     def source(self) -> tsa.data.LabeledSource:
         """The texts and labels that `config.data` specifies."""
-        return components.make_labeled_source(self.config)
+        return tsa.data.open_labeled(**components.data_settings(self.config, "text_feature", "label_feature"))
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -150,7 +150,6 @@ class Task(TextTask):
         return tsa.data.LabeledBuckets(store, source.class_ids(split, self.labels), *sizes, chosen)
 
     def training_batches(self) -> tsa.data.Batches:
-        """Return the texts of the training split."""
         return self.open_buckets(self.config.data.train_split).training_batches(self.config.seed)
 
     def make_model(self) -> keras.Model:
@@ -160,11 +159,10 @@ class Task(TextTask):
         head["dtype"] = self.config.train.dtype
         if "start_from" in settings:
             return SequenceClassifier(self._load_encoder(settings["start_from"]), len(self.labels), **head)
-        arguments = components.backbone_arguments(self.config)
         missing = [name for name in components.SIZES if not settings.get(name)]
         if missing:
             raise ValueError(f"`config.model` must have {', '.join(missing)}, or start_from. Received: {settings}.")
-        backbone = Backbone(self.tokenizer.vocabulary_size, **{**arguments, "causal": False})
+        backbone = Backbone(self.tokenizer.vocabulary_size, **components.backbone_arguments(self.config))
         return SequenceClassifier(backbone, len(self.labels), **head)
 
     def _load_encoder(self, path):
@@ -201,8 +199,8 @@ class Task(TextTask):
 
     def probabilities(self, model: Any, documents: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the label probabilities, float32 (documents, C), of documents, int32 ids ending with the end id."""
-        longest, length = max(map(len, documents)) + 1, SHORTEST
-        while length < longest and length < self.config.data.sequence_length:
+        length = SHORTEST
+        while length <= max(map(len, documents)):
             length *= 2
         length = min(length, self.config.data.sequence_length)
         logits = model(pack_texts(documents, length), training=False)
@@ -211,7 +209,13 @@ class Task(TextTask):
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
         """Classify a prompt, and write the labels with their probabilities, most likely first."""
         prompt = self.config.generate.prompt.encode() if request.prompt is None else request.prompt
-        _check_request(request, prompt)
+        if not prompt:
+            raise ValueError("`prompt` must be a text to classify. Received: an empty prompt.")
+        if request.num_samples != 1:
+            raise ValueError(f"`num_samples` must be 1 for classification. Received: {request.num_samples}.")
+        for name, value in {"complete": request.complete, "length": request.length, **request.settings}.items():
+            if value is not None:
+                raise ValueError(f"`{name}` must be unset for classification. Received: {name}={value!r}.")
         path = sampling.output_path(request.path, sampling.SAMPLES)
         ids = np.append(self.tokenizer.tokenize(prompt), self.tokenizer.end_id).astype("int32")
         (probabilities,) = self.probabilities(model, [ids])
@@ -237,15 +241,3 @@ class Task(TextTask):
             return f"{LINE!r} is {outputs['label']!r} with probability {max(outputs['probabilities']):.4f}"
 
         return ExportTest("classify", {"text": [LINE]}, describe)
-
-
-def _check_request(request, prompt):
-    """Raise a `ValueError` for an unsupported request."""
-    if not prompt:
-        raise ValueError("`prompt` must be a text to classify. Received: an empty prompt.")
-    if request.num_samples != 1:
-        raise ValueError(f"`num_samples` must be 1 for classification. Received: num_samples={request.num_samples}.")
-    unsupported = {"complete": request.complete, "length": request.length, **request.settings}
-    for name, value in unsupported.items():
-        if value is not None:
-            raise ValueError(f"`{name}` must be unset for classification. Received: {name}={value!r}.")

@@ -1,7 +1,6 @@
 """Images as byte sequences: a language model of one byte per channel and pixel."""
 
 import functools
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -11,7 +10,8 @@ import numpy as np
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.atomic_files import atomic_file
-from tf_sparse_attention.trainers.shared import sampling
+from tf_sparse_attention.trainers.shared import components, sampling
+from tf_sparse_attention.trainers.shared.writers import encode_png
 from tf_sparse_attention.trainers.tasks.byte_task import ByteTask, ByteValidation
 from tf_sparse_attention.trainers.tasks.task import (
     LANGUAGE_MODEL,
@@ -26,6 +26,10 @@ from tf_sparse_attention.trainers.tasks.task import (
 
 SAMPLES, COMPLETIONS = "samples.png", "completions.png"
 NUM_SHOWN = 4  # samples, and completed images, in TensorBoard
+MARGIN = 2  # pixels between images of a grid
+MIN_SIZE = 96  # pixels; smaller images are magnified
+GREY, YELLOW, RED = 128, (255, 220, 0), (255, 0, 0)
+COLUMNS = 8
 
 
 class Validation(ByteValidation):
@@ -68,7 +72,8 @@ class Task(ByteTask):
     @functools.cached_property
     def source(self) -> tsa.data.ImageSource:
         """The images that `config.data` specifies."""
-        return tsa.data.open_images(image_shape=self.config.data.image_shape or None, **self.source_options())
+        shape = self.config.data.image_shape or None
+        return tsa.data.open_images(image_shape=shape, **components.data_settings(self.config))
 
     def make_codec(self) -> tsa.data.ImageCodec:
         """Create the codec of the images."""
@@ -92,7 +97,6 @@ class Task(ByteTask):
         return images
 
     def training_batches(self) -> tsa.data.Batches:
-        """Return the images of the training split."""
         data, images = self.config.data, self.open_split(self.config.data.train_split)
         return tsa.data.image_batches(images, self.codec, data.batch_size, self.config.seed, data.use_flips)
 
@@ -143,13 +147,12 @@ class Task(ByteTask):
         def prompts(indices):
             if images is None:
                 return [np.zeros(0, np.int32)] * len(indices)
-            completed = images[[index % len(images) for index in indices]]
-            return list(self.codec.encode(completed)[:, : num_given(self.codec)])
+            return list(_upper_halves(self.codec, images[[index % len(images) for index in indices]]))
 
         def write(samples):
             if request.path is not None:
-                picture = draw_samples(self.codec, samples, images)
-                write_png(request.path, picture)
+                with atomic_file(request.path) as temporary:
+                    temporary.write_bytes(encode_png(draw_samples(self.codec, samples, images)))
 
         samples = self.draw(model, request, prompts, self.codec.length, write, show)
         return Generated(samples, "\n".join(self.describe_samples(samples)), request.path)
@@ -162,37 +165,24 @@ class Task(ByteTask):
         return ExportTest("score", {"images": grey}, lambda scores: text.format(**scores))
 
 
-MARGIN = 2  # pixels between images of a grid
-MIN_SIZE = 96  # pixels; smaller images are magnified
-GREY, YELLOW, RED = 128, (255, 220, 0), (255, 0, 0)
-COLUMNS = 8
-
-
-def num_given(codec: tsa.data.ImageCodec) -> int:
-    """Return the number of bytes in the upper half of an image."""
-    return codec.num_ids_above(codec.height // 2)
+def _upper_halves(codec, images):
+    """Return the ids of the upper halves of images (N, H, W, C), int32 (N, T)."""
+    return codec.encode(images)[:, : codec.num_ids_above(codec.height // 2)]
 
 
 def draw_samples(
     codec: tsa.data.ImageCodec, samples: Sequence[dict[str, Any]], images: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw samples as a grid with 8 columns, uint8 (height, width, 3). Missing bytes are grey.
+    """Draw the samples of `Task.draw_images` as a grid, uint8 (height, width, 3). Missing bytes are grey.
 
-    Args:
-        codec: the `ImageCodec` of the images.
-        samples: from `Task.draw_images`.
-        images: the original images, if they were completed. The upper half of the original is above each sample, and
-            the original is below. Default: None.
+    If `images` were completed, the upper half of the original is above each sample, and the original is below.
     """
     drawn = _decode_partial(codec, [sample["token_ids"] for sample in samples])
-    if images is None:
-        return draw_grid([drawn[begin : begin + COLUMNS] for begin in range(0, len(drawn), COLUMNS)])
-    originals = np.asarray(images[: len(samples)])
-    upper_halves = _decode_partial(codec, codec.encode(originals)[:, : num_given(codec)])
-    rows = []
-    for begin in range(0, len(drawn), COLUMNS):
-        rows += [part[begin : begin + COLUMNS] for part in (upper_halves, drawn, originals)]
-    return draw_grid(rows)
+    parts = [drawn]
+    if images is not None:
+        originals = np.asarray(images[: len(samples)])
+        parts = [_decode_partial(codec, _upper_halves(codec, originals)), drawn, originals]
+    return draw_grid([part[begin : begin + COLUMNS] for begin in range(0, len(drawn), COLUMNS) for part in parts])
 
 
 def _decode_partial(codec, sequences):
@@ -207,8 +197,7 @@ def draw_grid(rows: Sequence[Any]) -> np.ndarray:
     """Draw a grid of images, uint8 (height, width, 3). Small images are magnified.
 
     Args:
-        rows: lists or arrays of images, uint8 (H, W, C), all of the same shape. Images with 1 or 2 channels are grey;
-            others have red, green and blue as their first channels.
+        rows: lists or arrays of images, uint8 (H, W, C), all of the same shape.
     """
     height, width = rows[0][0].shape[:2]
     scale = max(1, -(-MIN_SIZE // max(height, width)))
@@ -217,38 +206,28 @@ def draw_grid(rows: Sequence[Any]) -> np.ndarray:
     for row_index, row in enumerate(rows):
         for column, image in enumerate(row):
             top, left = MARGIN + row_index * size[0], MARGIN + column * size[1]
-            colours = image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)
-            large = np.repeat(np.repeat(colours, scale, axis=0), scale, axis=1)
+            large = np.repeat(np.repeat(_as_rgb(image), scale, axis=0), scale, axis=1)
             picture[top : top + height * scale, left : left + width * scale] = large
     return picture
+
+
+def _as_rgb(image):
+    """Return an image (H, W, C) with 3 channels: grey from 1 or 2 channels, otherwise the first 3."""
+    return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)
 
 
 def draw_attention(model: Any, codec: tsa.data.ImageCodec, image: np.ndarray) -> np.ndarray:
     """Draw the attention of one pixel, uint8 (height, width, 3): one row per block, one column per head.
 
-    The image is darkened. Yellow marks attention weights, relative to the largest weight of the head. Red marks the
-    query pixel in the middle of the lower half.
-
-    Args:
-        model: a `LanguageModel`.
-        codec: the `ImageCodec` of its images.
-        image: uint8 (H, W, C).
+    The image, uint8 (H, W, C), is darkened. Yellow marks attention weights, relative to the largest weight of the head.
+    Red marks the query pixel in the middle of the lower half.
     """
     pixel = codec.height * 3 // 4, codec.width // 2
-    colours = image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, axis=-1)
     rows = []
     for weights in tsa.analysis.pixel_attention(model, codec, image, pixel):
         shares = weights / np.maximum(weights.max(axis=(1, 2), keepdims=True), 1e-9)
-        mixed = (1 - shares[..., None]) * 0.5 * colours + shares[..., None] * np.array(YELLOW)
+        mixed = (1 - shares[..., None]) * 0.5 * _as_rgb(image) + shares[..., None] * np.array(YELLOW)
         heads = np.round(mixed).astype(np.uint8)
         heads[:, pixel[0], pixel[1]] = RED
         rows.append(heads)
     return draw_grid(rows)
-
-
-def write_png(path: str | os.PathLike, picture: np.ndarray) -> None:
-    """Write a picture, uint8 (height, width, 3), to a PNG file, atomically."""
-    from PIL import Image
-
-    with atomic_file(path) as temporary:
-        Image.fromarray(picture).save(temporary, "png")

@@ -14,6 +14,7 @@ from absl import logging
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.windows import count_windows
 from tf_sparse_attention.data.sources.text_source import official_word_count
+from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks import task
 from tf_sparse_attention.trainers.tasks.task import (
@@ -37,7 +38,7 @@ class TextTask(task.Task):
     @functools.cached_property
     def source(self) -> Any:
         """The text that `config.data` specifies."""
-        return components.make_text_source(self.config)
+        return tsa.data.open_source(**components.data_settings(self.config, *base.SOURCE_SETTINGS))
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -55,8 +56,8 @@ class TextTask(task.Task):
         return sampling.LocalModelSource(model, self.tokenizer, self.config.generate.to_dict())
 
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
-        """Generate text; see `sampling.generate_text`."""
-        return sampling.generate_text(self.make_sample_source(model), request, show)
+        """Generate text; see `sampling.generate`."""
+        return sampling.generate(self.make_sample_source(model), request, show)
 
 
 class Validation(evaluation.TokenValidation):
@@ -145,7 +146,7 @@ class Validation(evaluation.TokenValidation):
         pictures = dict(illustrations.pictures(self.model, tokenizer, tokenizer.detokenize(ids)))
         texts = {}
         if config.model.causal:
-            texts["sample"] = illustrations.sample_text(self.model, tokenizer, config.generate)
+            texts["sample"] = self.task.generate(self.model, Request()).samples[0]["text"]
         return clusters._replace(texts=clusters.texts | texts, pictures=pictures | clusters.pictures)
 
 
@@ -203,14 +204,7 @@ def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, we
 
 
 def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | None]:
-    """Return the compression rates of gzip and xz, a baseline for bits per byte.
-
-    Args:
-        documents: iterable of `bytes`, compressed as one stream.
-
-    Returns:
-        Dictionary with "gzip -9" and "xz -9", bits per byte; None for no bytes.
-    """
+    """Return the bits per byte of "gzip -9" and "xz -9" for documents as one stream. None: no bytes."""
     compressors: dict[str, Any] = {"gzip -9": zlib.compressobj(9, wbits=31), "xz -9": lzma.LZMACompressor(preset=9)}
     sizes = dict.fromkeys(compressors, 0)
     num_bytes = 0

@@ -95,7 +95,7 @@ class Validation(evaluation.TokenValidation):
             pairs = pairs[np.linspace(0, len(pairs) - 1, settings.generated_targets).astype("int64")]
         if not len(pairs):
             return {}
-        path = workdir.generated_path(run.folder, self.split, self.task.source)
+        path = workdir.result_path(run.folder, "generated.jsonl", self.split, self.task.source)
         identity = [*run.identity, len(pairs), settings.generated_beams, self.task.config.generate.length]
         partial = evaluation.ResumableSums(path.with_suffix(".partial.json"), identity)
         run.remove_when_written(partial.path)
@@ -191,7 +191,8 @@ class PairTask(TextTask):
     @functools.cached_property
     def source(self) -> tsa.data.PairSource:
         """The pairs that `config.data` specifies. Cached, because opening a file computes its fingerprint."""
-        return components.make_pair_source(self.config)
+        fields = self.config.data.source_field, self.config.data.target_field
+        return tsa.data.open_pairs(*fields, **components.data_settings(self.config, "unit", "target_end"))
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Compute scores of the result of `generate_targets`, and under "of_sources" the scores of the sources."""

@@ -41,11 +41,7 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
 
 
 def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | None = None) -> Any:
-    """Create the task of a run with its saved state.
-
-    Args:
-        folder: run directory.
-        config: configuration that replaces the run's configuration. Default: None.
+    """Create the task of a run with its saved state. `config` replaces the run's configuration.
 
     Raises:
         ValueError: If the folder has no run, or its task does not exist.
@@ -60,11 +56,7 @@ def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | Non
 
 
 def text_source(config: ml_collections.ConfigDict) -> Any:
-    """Return the source of a task with text. `source.documents(split)` are the texts of a split.
-
-    Raises:
-        ValueError: If the task has no text; see also `make_task`.
-    """
+    """Return the source of a task with text, whose `documents(split)` are texts. Other tasks raise a `ValueError`."""
     from tf_sparse_attention.trainers.tasks.language_model import TextTask
 
     if not issubclass(find_task_class(config.task), TextTask):
@@ -73,11 +65,7 @@ def text_source(config: ml_collections.ConfigDict) -> Any:
 
 
 def find_task_class(name: str) -> Any:
-    """Return the class `Task` of one of `NAMES`, or of the module of a custom task.
-
-    Raises:
-        ValueError: If the module or the class does not exist.
-    """
+    """Return the class `Task` of one of `NAMES`, or of a module. Raise a `ValueError` if it does not exist."""
     module = f"tf_sparse_attention.trainers.tasks.{name}" if name in NAMES else name
     message = (
         f"`config.task` must be one of {', '.join(NAMES)}, or an importable module with a class `Task`: run the "

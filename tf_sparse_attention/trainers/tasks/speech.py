@@ -36,6 +36,11 @@ from tf_sparse_attention.trainers.tasks.task import (
 NUM_FRAMES = 100  # input that tests an exported model
 NUM_SHOWN = 2  # recordings in TensorBoard
 EDITS = ("edits", "labels", "word_edits", "words")
+FORMS = {
+    "features": ArraySpec("numbers", "TF"),
+    "offsets": ArraySpec("integers", "N", is_needed=False),
+    "scale": ArraySpec("numbers", "2", is_needed=False),
+}
 SOUND = ("sample_rate", "num_bands", "pre_emphasis")  # settings of `config.data`
 
 
@@ -156,10 +161,8 @@ class Task(task.Task):
     @functools.cached_property
     def source(self) -> tsa.data.SpeechSource:
         """The recordings that `config.data` specifies."""
-        data = components.set_values(self.config.data)
-        has_features = str(data.get("path", "")).endswith(".npz")
-        names = ("path", "tfds", "data_dir", "local_dir", *(() if has_features else SOUND))
-        return tsa.data.open_speech(**{name: data[name] for name in names if name in data})
+        has_features = str(self.config.data.path).endswith(".npz")
+        return tsa.data.open_speech(**components.data_settings(self.config, *(() if has_features else SOUND)))
 
     def get_state(self) -> dict[str, Any]:
         """Return "labels", "unit", "mean" and "std" of the training split, and "features", their settings."""
@@ -215,15 +218,6 @@ class Task(task.Task):
         """Return label ids as text."""
         return join_labels(ids, self.get_state()["labels"], self.get_state()["unit"])
 
-    def transcripts(self, model: Any, data: str, count: int, num_beams: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield dictionaries with "name", "reference" if it is known, "text" and "num_tokens" per recording.
-
-        `data` and `count` are as for `find_recordings`. `num_beams` is the beam width; None: greedy decoding.
-        """
-        for recording in find_recordings(self, data, count):
-            (ids,) = model.transcribe([recording.pop("features")], num_beams)
-            yield {**recording, "text": self.as_text(ids), "num_tokens": len(ids)}
-
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
         """Transcribe recordings, and write one JSON object per transcript. `show` is unused.
 
@@ -238,8 +232,10 @@ class Task(task.Task):
         path = sampling.output_path(request.path, sampling.SAMPLES)
         samples: list[dict[str, Any]] = []
         try:
-            for transcript in self.transcripts(model, data, request.num_samples, request.settings.get("num_beams")):
-                samples.append({**transcript, "seed": request.seed, "interrupted": False})
+            for recording in find_recordings(self, data, request.num_samples):
+                (ids,) = model.transcribe([recording.pop("features")], request.settings.get("num_beams"))
+                sample = {**recording, "text": self.as_text(ids), "num_tokens": len(ids)}
+                samples.append({**sample, "seed": request.seed, "interrupted": False})
         except KeyboardInterrupt:
             if not samples:
                 raise
@@ -258,19 +254,11 @@ class Task(task.Task):
         return ExportTest("transcribe", inputs, lambda outputs: f"{text} {outputs['text']!r}")
 
 
-SUFFIXES = (".wav", ".npz")
-FORMS = {
-    "features": ArraySpec("numbers", "TF"),
-    "offsets": ArraySpec("integers", "N", is_needed=False),
-    "scale": ArraySpec("numbers", "2", is_needed=False),
-}
-
-
-def find_recordings(task: Any, data: str, count: int) -> Iterator[dict[str, Any]]:
+def find_recordings(task: "Task", data: str, count: int) -> Iterator[dict[str, Any]]:
     """Yield recordings as dictionaries: "name", "features" (T, F), and for a split "reference", the transcript.
 
     Args:
-        task: a `trainers.tasks.speech.Task`.
+        task: the task.
         data: a file NAME.wav or NAME.npz, or the name of a split.
         count: maximum number of recordings of a split.
 
@@ -282,7 +270,7 @@ def find_recordings(task: Any, data: str, count: int) -> Iterator[dict[str, Any]
             "`prompt` must be the name of a file NAME.wav or NAME.npz, or a split: --prompt=NAME.wav. "
             f"Received: {reprlib.repr(data)}."
         )
-    if data.lower().endswith(SUFFIXES):
+    if data.lower().endswith((".wav", ".npz")):
         yield from read_recordings(data, task.get_state()["features"])
         return
     store = task.open_store(data)

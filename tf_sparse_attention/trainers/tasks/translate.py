@@ -38,14 +38,9 @@ class Task(PairTask):
         return True
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Compute BLEU and chrF from 0 to 100, with each text as one segment.
+        """Compute "bleu" and "chrf" from 0 to 100, with each text as one segment, and their signatures of sacrebleu.
 
-        Args:
-            lines: result of `GeneratedTargets.complete`.
-
-        Returns:
-            Dictionary: "bleu", "chrf", "of_sources", a dictionary with both scores of the untranslated sources, and the
-            signatures of sacrebleu, "bleu_signature" and "chrf_signature".
+        "of_sources" has both scores of the untranslated sources.
         """
         targets = [[line["target"] for line in lines]]
         metrics = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}
