@@ -36,14 +36,11 @@ class Validation:
     A subclass defines `columns`, `batches`, `score_rows`, `metrics` and `describe`. It can override `totals`, which
     sums the columns. `details` adds results, and `examples` adds examples for TensorBoard.
 
-    Args:
+    Attributes:
         task: a `Task`.
-        model: model of the task, not compiled.
+        model: model of the task, not compiled. A subclass can replace it by a variant.
         split: name of the split.
         limit: maximum number of windows, texts or images to score, evenly spaced. Default: None, all.
-
-    Attributes:
-        task, model, split, limit: as above. A subclass can replace `model` by a variant.
         variant: name of this variant in the file name of the scores. Default: None.
         columns: names of the scores of each row.
     """
@@ -80,12 +77,7 @@ class Validation:
         raise NotImplementedError
 
     def details(self, run: "EvaluationRun", scores: dict[str, Any]) -> dict[str, Any]:
-        """Return additional results of an evaluation, such as counts of the data. By default, none.
-
-        Args:
-            run: the evaluation.
-            scores: results of `totals` and `metrics` by name.
-        """
+        """Return additional results, such as counts of the data. `scores` has the results of `totals` and `metrics`."""
         return {}
 
     def examples(self) -> Examples:
@@ -120,12 +112,7 @@ def perplexity(nats: float, count: float) -> float | None:
 
 
 class Scorer(Model):
-    """Model with `predict` for the scores of batches, float32 (rows, columns).
-
-    Args:
-        validation: a `Validation`.
-        batch_size: number of rows per batch.
-    """
+    """Model with `predict` for the scores of a `Validation`, float32 (rows, columns)."""
 
     def __init__(self, validation: Validation, batch_size: int) -> None:
         super().__init__(name="scorer")
@@ -144,30 +131,17 @@ class Scorer(Model):
         return ops.stack([ops.cast(column, "float32") for column in columns], axis=-1)
 
     def predict_step(self, *arguments: Any, **keywords: Any) -> Any:
-        result = super().predict_step(*arguments, **keywords)
-        if keras.backend.backend() != "jax":
+        result, distribution = super().predict_step(*arguments, **keywords), keras.distribution.distribution()
+        if keras.backend.backend() != "jax" or distribution is None:
             return result
         rows, state = result
-        return _replicate(rows), state
-
-
-def _replicate(rows):
-    """Copy rows to all devices, so that each process of JAX can read them."""
-    distribution = keras.distribution.distribution()
-    if distribution is None:
-        return rows
-    layout = keras.distribution.TensorLayout([None] * len(rows.shape), distribution.device_mesh)
-    return keras.distribution.distribute_tensor(rows, layout)
+        # Copy rows to all devices, so that each process can read them.
+        layout = keras.distribution.TensorLayout([None] * len(rows.shape), distribution.device_mesh)
+        return keras.distribution.distribute_tensor(rows, layout), state
 
 
 class Evaluator:
-    """Evaluation loop of a `Validation`. Use it in the scope of the devices.
-
-    Args:
-        validation: a `Validation`.
-        devices: from `devices.choose_devices`.
-        execution: arguments of `keras.Model.compile`.
-    """
+    """Evaluation loop of a `Validation`, in the scope of the devices. `execution`: arguments of `compile`."""
 
     def __init__(self, validation: Validation, devices: Any, execution: dict[str, Any]) -> None:
         for name in ("columns", "batches", "score_rows", "metrics", "describe"):
@@ -180,8 +154,7 @@ class Evaluator:
     def scores(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> dict[str, float]:
         """Compute the scores by name; for named batches "NAME/SCORE". Scores that are None are omitted.
 
-        Args:
-            callbacks: Keras callbacks for `predict`. If a callback stops it, the result is invalid.
+        If one of the Keras callbacks for `predict` stops it, the result is invalid.
         """
         scores: dict[str, float] = {}
         for name, batches in self.validation.batches().items():
@@ -199,11 +172,7 @@ class Evaluator:
     ) -> dict[str, Any]:
         """Compute the totals of all batches and the "seconds" of computation, as plain data.
 
-        Args:
-            batches: `Batches` of `(inputs, targets, weights)`.
-            callbacks: Keras callbacks for `predict`.
-            partial: sums of an interrupted evaluation. Default: None, start at the beginning.
-            progress: progress display. Default: None.
+        With `partial`, an interrupted evaluation resumes.
         """
         count, chunk = int(batches.num_batches or 0), BATCHES_PER_SAVE
         if isinstance(self._scorer.model, StatefulModel):
@@ -216,7 +185,7 @@ class Evaluator:
             sums = _add_totals({}, {**self.validation.totals(no_rows), "seconds": 0.0})
         if progress is not None:
             callbacks = [*callbacks, progress]
-        inputs = batches.map(_as_inputs)
+        inputs = batches.map(lambda *batch: (dict(zip(("inputs", "targets", "weights"), batch, strict=True)),))
         while first < count:
             begin, steps = time.perf_counter(), min(chunk, count - first)
             if progress is not None:
@@ -242,10 +211,6 @@ def _metrics(validation, totals):
 def _add_totals(sums, totals):
     """Return sums plus totals, as plain data."""
     return {name: np.add(sums.get(name, 0), total).tolist() for name, total in totals.items()}
-
-
-def _as_inputs(inputs, targets, weights):
-    return ({"inputs": inputs, "targets": targets, "weights": weights},)
 
 
 def evaluate(
@@ -315,16 +280,9 @@ def number(value: float | None) -> str:
 def with_overrides(
     config: ml_collections.ConfigDict, changes: ml_collections.ConfigDict | None = None
 ) -> ml_collections.ConfigDict:
-    """Return a copy of a configuration with changed settings.
+    """Return a copy of a configuration with the changes, see `evaluate`.
 
     A new `data.tfds` or `data.path` resets the other settings of the source, except `data_dir`.
-
-    Args:
-        config: configuration of the run.
-        changes: `base.overridable_settings()` with the settings to override. Default: None, no changes.
-
-    Raises:
-        ValueError: If the task of the run ignores a changed setting.
     """
     config = copy.deepcopy(config)
     if changes is None:
@@ -343,16 +301,10 @@ def with_overrides(
 class EvaluationRun:
     """Files of one evaluation: its scores, and partial sums to resume it.
 
-    Scores on data other than the training data have a separate file, see `workdir.evaluation_path`.
-
-    Args:
-        folder: run directory.
-        validation: the `Validation`.
-        devices: from `devices.choose_devices`.
-
     Attributes:
-        folder, devices: as above.
-        path: `pathlib.Path` of the scores. For the data of the run, it is WORKDIR/evaluation-SPLIT.json.
+        folder: run directory.
+        devices: from `devices.choose_devices`.
+        path: `pathlib.Path` of the scores, see `workdir.result_path`.
         settings: dictionary of the settings of batches in `config.data`.
         identity: plain data that identifies model, data, split, variant and settings.
     """
@@ -360,19 +312,15 @@ class EvaluationRun:
     def __init__(self, folder: str | os.PathLike, validation: Validation, devices: Any) -> None:
         source, split, variant = validation.task.source, validation.split, validation.variant
         self.folder, self.devices = folder, devices
-        self.path = workdir.evaluation_path(folder, split, source, variant)
+        self.path = workdir.result_path(folder, "evaluation.json", split, source, variant)
         self.settings = {name: validation.task.config.data[name] for name in base.WINDOW_SETTINGS}
         self.identity = [source.fingerprint, split, workdir.model_version(folder), variant, self.settings]
         self._partial: list[pathlib.Path] = []
 
     def resumable_sums(self, name: str = "", settings: Any = None) -> "ResumableSums | None":
-        """Return partial sums that `write` deletes, or None with several processes.
+        """Return partial sums that `write` deletes, or None with several processes, which could resume differently.
 
-        Processes with separate files could resume at different batches.
-
-        Args:
-            name: name of these sums, if an evaluation has several. Default: "".
-            settings: plain data with further settings of these sums. Default: None.
+        `settings` is plain data with further settings of these sums.
         """
         if not self.devices.is_single_process:
             return None
@@ -395,12 +343,7 @@ class EvaluationRun:
 
 
 class ResumableSums:
-    """File with the sums of an unfinished evaluation.
-
-    Args:
-        path: the file.
-        identity: plain data that identifies the evaluation. Sums of other evaluations are ignored.
-    """
+    """File with the sums of an unfinished evaluation. Sums with another `identity`, plain data, are ignored."""
 
     def __init__(self, path: pathlib.Path, identity: Any) -> None:
         self.path, self._identity = path, json.loads(json.dumps(identity))
@@ -421,11 +364,7 @@ class ResumableSums:
 
 
 class Progress(keras.callbacks.Callback):
-    """Callback that shows the progress of several calls of `predict`: a bar on a terminal, lines in a log.
-
-    Args:
-        num_batches: total number of batches.
-    """
+    """Callback that shows the progress of several calls of `predict`: a bar on a terminal, lines in a log."""
 
     def __init__(self, num_batches: int) -> None:
         super().__init__()

@@ -28,18 +28,16 @@ CONFIG, STATE, SOURCE = "config.json", "task.json", "source.json"
 CHECKSUMS = "checksums.json"  # of the files of `save_json`
 MODEL, METRICS = "model.keras", "metrics.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+LOCK = "train.lock"
+# Errors if another process has the lock. Other errors mean that the file system has no locks.
+TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 
 def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Path:
-    """Return a run directory as a `pathlib.Path`.
-
-    Args:
-        workdir: run directory on a local disk, or in a bucket that is mounted as a disk.
-        create: whether to create it if it does not exist.
+    """Return a run directory on a local disk as a `pathlib.Path`. `create`: whether to create it if it does not exist.
 
     Raises:
-        ValueError: If `workdir` is an address such as "gs://..." or a file, or if it does not exist and `create` is
-            False.
+        ValueError: If `workdir` is an address such as "gs://..." or a file, or does not exist.
     """
     if is_remote(workdir):
         raise ValueError(
@@ -56,31 +54,26 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
     return folder
 
 
-def evaluation_path(workdir: str | os.PathLike, split: str, source: Any, variant: str | None = None) -> pathlib.Path:
-    """Return the path of the scores of a split.
+def result_path(
+    workdir: str | os.PathLike, file_name: str, split: str, source: Any, variant: str | None = None
+) -> pathlib.Path:
+    """Return the path of results for a split.
 
     Args:
         workdir: run directory.
+        file_name: "evaluation.json" or "generated.jsonl", to which the split and so on are added.
         split: name of the split.
         source: data of the split, with `name` and `fingerprint`, such as a `TextSource`. For other data than the
             training data, the file name has the name and a hash of the fingerprint, since names can be equal.
         variant: name of a variant of the model. Default: None, the trained model.
     """
-    return _result_path(workdir, "evaluation", split, source, variant, "json")
-
-
-def generated_path(workdir: str | os.PathLike, split: str, source: Any) -> pathlib.Path:
-    """Return the path of samples for a split, JSON lines; see `evaluation_path`."""
-    return _result_path(workdir, "generated", split, source, None, "jsonl")
-
-
-def _result_path(workdir, kind, split, source, variant, suffix):
     is_training_data = source.fingerprint == load_source(workdir)["fingerprint"]
     source_part = None if is_training_data else f"{source.name.replace('/', '-')}-{_short_hash(source.fingerprint)}"
     file_part = _as_file_name(split)
     # "test[:1]" and "test[1:]" would have the same file name.
     split_part = split if file_part == split else f"{file_part}-{_short_hash(split)}"
-    name = "-".join(part for part in (kind, source_part, variant, split_part) if part is not None)
+    stem, suffix = file_name.split(".")
+    name = "-".join(part for part in (stem, source_part, variant, split_part) if part is not None)
     return open_workdir(workdir) / f"{_as_file_name(name)}.{suffix}"
 
 
@@ -100,11 +93,7 @@ def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -
 
 
 def load_config(workdir: str | os.PathLike) -> ml_collections.ConfigDict:
-    """Read the configuration of a run, an `ml_collections.ConfigDict`.
-
-    Raises:
-        ValueError: If the file is missing or damaged.
-    """
+    """Read the configuration of a run. Raise a `ValueError` if the file is missing or damaged."""
     saved = read_json(workdir, CONFIG)
     for section, settings in base.get_config().to_dict().items():
         if isinstance(settings, dict) and not isinstance(saved.get(section), dict):
@@ -119,22 +108,14 @@ def save_source(workdir: str | os.PathLike, source: Any) -> None:
 
 
 def load_source(workdir: str | os.PathLike) -> dict[str, Any]:
-    """Read the "name" and the "fingerprint" of the training data. Both are None for unknown data.
-
-    Raises:
-        ValueError: If the file is missing or damaged.
-    """
+    """Read the "name" and the "fingerprint" of the training data. Both are None for unknown data."""
     saved = read_json(workdir, SOURCE)
     with loading.convert_errors(open_workdir(workdir) / SOURCE):
         return {name: saved[name] for name in ("name", "fingerprint")}
 
 
 def save_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
-    """Write the result of `Task.get_state`.
-
-    Raises:
-        ValueError: If the state is not a dictionary of plain data.
-    """
+    """Write the result of `Task.get_state`. Raise a `ValueError` unless it is a dictionary of plain data."""
     try:
         is_plain = isinstance(state, dict) and set(json.loads(json.dumps(state))) == set(state)
     except (TypeError, ValueError):  # such as an array
@@ -162,24 +143,10 @@ def check_state(workdir: str | os.PathLike, state: dict[str, Any]) -> None:
         )
 
 
-def load_tokenizer(workdir: str | os.PathLike) -> Any:
-    """Create the tokenizer of a run.
-
-    Raises:
-        ValueError: If the file is missing or was changed, or the tokenizer's class is not in the library.
-    """
-    state = read_json(workdir, STATE)
-    with loading.convert_errors(open_workdir(workdir) / STATE):
-        return components.from_description(state["tokenizer"])
-
-
 def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = True) -> None:
-    """Write a model without its optimizer, independent of the number of replicas. All processes must call this.
+    """Write a model without its optimizer, independent of the number of replicas.
 
-    Args:
-        workdir: run directory.
-        model: the model.
-        is_chief: whether this process writes the file. Default: True.
+    All processes must call this. Only the chief writes the file.
     """
     trained = {name: as_numpy(variable) for name, variable in state_variables(model).items()}
     if not is_chief:
@@ -192,11 +159,7 @@ def save_model(workdir: str | os.PathLike, model: keras.Model, is_chief: bool = 
 
 
 def load_model(workdir: str | os.PathLike) -> keras.Model:
-    """Load the trained model of a run, or otherwise the model of its newest checkpoint. The model is not compiled.
-
-    Raises:
-        ValueError: If the run has no model and no checkpoint.
-    """
+    """Load the trained model of a run, or otherwise the model of its newest checkpoint, without compiling it."""
     folder = open_workdir(workdir)
     if (folder / MODEL).exists():
         return loading.load_model("workdir", folder / MODEL)
@@ -222,13 +185,7 @@ def model_version(workdir: str | os.PathLike) -> str:
 
 
 def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
-    """Write plain data that a model depends on, with a checksum for `read_json`.
-
-    Args:
-        workdir: run directory.
-        name: name of the file.
-        content: a dictionary or a list.
-    """
+    """Write plain data that a model depends on to the file `name`, with a checksum for `read_json`."""
     folder = open_workdir(workdir)
     sums, value = _checksums(folder), _checksum(content)
     if sums.pop(name, value) != value:  # after an interruption, the file must not have the checksum of other content
@@ -238,11 +195,7 @@ def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
 
 
 def read_json(workdir: str | os.PathLike, name: str) -> dict[str, Any]:
-    """Read a JSON file of a run directory, a dictionary.
-
-    Args:
-        workdir: run directory.
-        name: name of the file.
+    """Read the dictionary in the file `name` of a run directory.
 
     Raises:
         ValueError: If the file is missing, damaged, or was changed after `save_json`.
@@ -269,20 +222,12 @@ def _checksum(content):
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-LOCK = "train.lock"
-# Errors if another process has the lock. Other errors mean that the file system has no locks.
-TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-
-
 @contextlib.contextmanager
 def hold_lock(folder: pathlib.Path) -> Iterator[None]:
     """Hold the lock of a run directory. The lock is released when the process ends, even by a signal.
 
     The file `train.lock` remains and names the last process with the lock. If the file system has no locks, like some
     network drives, a warning is logged.
-
-    Args:
-        folder: run directory.
 
     Raises:
         ValueError: If another process trains in the folder. The message has the id and the host of the process.
@@ -319,15 +264,15 @@ def _lock(file: IO[str]) -> None:
 
 
 def import_model(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
-    """Create a run directory from a model file, and return the model.
+    """Create a run directory from a `.keras` file with a language model, and return the model.
 
     Args:
         config: `ml_collections.ConfigDict` with the text, its windows and the tokenizer of the model.
-        path: `.keras` file. Logs a warning if the model has a larger vocabulary than the tokenizer.
+        path: the file; see `load_language_model`.
         folder: run directory; created if it does not exist.
 
     Raises:
-        ValueError: If the folder contains a run; see also `load_language_model`.
+        ValueError: If the folder contains a run.
     """
     if (pathlib.Path(folder).expanduser() / CONFIG).exists():
         raise ValueError(f"`workdir` must not contain a run. Received: workdir={folder}.")
