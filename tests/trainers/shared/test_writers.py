@@ -55,7 +55,7 @@ def test_tensorboard_gets_every_scalar_at_its_step_and_infinity_beyond_float32(t
 def test_tensorboard_gets_the_settings_texts_pictures_and_sounds(tmp_path):
     writer = writers.TensorBoard(tmp_path, 0, {"train.num_steps": 7, "model.norm": "pre", "model.dropout": None})
     pictures, sounds = {"spans": np.full((2, 3, 4), 255, "uint8")}, {"sound": (np.int16([1, -2, 3]), 8)}
-    writer.show(5, {"sample": "def f():\n  return"}, pictures, sounds)
+    writer.show(5, Examples({}, {"sample": "def f():\n  return"}, pictures, sounds))
     events = list(summaries(tmp_path / "validation"))
     assert [(step, value.tag) for step, value in events] == [(5, "sample"), (5, "spans"), (5, "sound")]
     assert tf.make_ndarray(events[0][1].tensor) == b"    def f():\n      return\n"

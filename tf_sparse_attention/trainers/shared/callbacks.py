@@ -22,6 +22,7 @@ from tf_sparse_attention.trainers.shared.signals import SignalContext
 WINDOW, MIN_LOSSES = 100, 20  # maximum and minimum number of losses to compare with
 NUM_DEVIATIONS = 6.0
 MIN_DEVIATION = 0.01  # relative to the median, for nearly equal losses
+MAX_SKIPPED = 100  # consecutive skipped updates after which a training stops
 
 
 class LossSpikes:
@@ -105,12 +106,9 @@ class StepCallback(keras.callbacks.Callback):
 
 
 class ShrinkWindows(StepCallback):
-    """Callback that shrinks the windows of adaptive spans; see `tsa.models.Model.shrink_windows`.
+    """Callback that shrinks the windows of adaptive spans every `every` steps. 0: never.
 
-    Args:
-        start: see `StepCallback`.
-        every: steps between two updates. 0: never.
-        margin: maximum growth of spans between two updates, in positions.
+    See `tsa.models.Model.shrink_windows`. `margin`: maximum growth of spans between two updates, in positions.
     """
 
     def __init__(self, start: int, every: int, margin: int) -> None:
@@ -135,13 +133,7 @@ class ShrinkWindows(StepCallback):
 
 
 class CallEvery(StepCallback):
-    """Callback that calls `function(step)` every `every` steps and after the last step.
-
-    Args:
-        start: see `StepCallback`.
-        function: function of a step.
-        every: steps between two calls. 0: never.
-    """
+    """Callback that calls `function(step)` every `every` steps and after the last step. 0: never."""
 
     def __init__(self, start: int, function: Callable[[int], None], every: int) -> None:
         super().__init__(start)
@@ -158,10 +150,6 @@ class StopOnSignal(SignalContext, StepCallback):
     """Callback that ends `fit` after the current step on SIGINT, SIGTERM or SIGHUP.
 
     All processes of a run end after the same step. It is also a context manager for `fit`; see `SignalContext`.
-
-    Args:
-        devices: from `devices.choose_devices`.
-        start: see `StepCallback`.
 
     Attributes:
         agreed: the signal that ended `fit`, the same in all processes, or None.
@@ -189,11 +177,7 @@ class StopOnSignal(SignalContext, StepCallback):
 
 
 class StopPrediction(keras.callbacks.Callback):
-    """Callback that ends the `predict` of a validation when a signal is received.
-
-    Args:
-        stop: the `StopOnSignal` of the training.
-    """
+    """Callback that ends the `predict` of a validation when the `StopOnSignal` of the training receives a signal."""
 
     def __init__(self, stop: StopOnSignal) -> None:
         super().__init__()
@@ -217,12 +201,6 @@ class Report(StepCallback):
     - for each layer with an adaptive span, "span/PATH/mean" and "span/PATH/longest" of its heads, in positions.
 
     After every execution, it calls `progress(step, loss)`.
-
-    Args:
-        start: see `StepCallback`.
-        writers: list of `Writer`s.
-        every: steps between two reports.
-        tokens_per_step: tokens in a batch. For pairs: target tokens only.
     """
 
     def __init__(self, start: int, writers: Sequence[Any], every: int, tokens_per_step: int) -> None:
@@ -301,23 +279,10 @@ def normalized_entropy(counts: np.ndarray) -> np.ndarray:
     return -np.sum(shares * np.log(np.maximum(shares, 1e-30)), axis=-1) / np.log(counts.shape[-1])
 
 
-MODES = ("stop", "skip")
-EXIT_STATUS = 4
-MAX_CONSECUTIVE = 100  # skipped updates after which a training stops
-ADVICE = "Try a smaller config.optimizer.learning_rate or config.optimizer.global_clipnorm"
-SKIPPING = "or set --config.train.nonfinite=skip to skip these updates and log their layers"
-
-
 class NonfiniteError(ValueError):
     """Error for a training with a loss or weights that are not finite."""
 
-    exit_status = EXIT_STATUS
-
-
-def check_mode(mode: str) -> None:
-    """Raise a `ValueError` unless the mode is in `MODES`."""
-    if mode not in MODES:
-        raise ValueError(f"`config.train.nonfinite` must be {' or '.join(MODES)}. Received: nonfinite={mode}.")
+    exit_status = 4
 
 
 def make_error(step: int, reason: str, saved_step: int | None, skips: bool) -> NonfiniteError:
@@ -330,17 +295,14 @@ def make_error(step: int, reason: str, saved_step: int | None, skips: bool) -> N
         skips: whether the training skips updates that are not finite.
     """
     kept = "No checkpoint was saved" if saved_step is None else f"The checkpoint of step {saved_step} is kept"
-    advice = ADVICE if skips else f"{ADVICE}, {SKIPPING}"
+    advice = "Try a smaller config.optimizer.learning_rate or config.optimizer.global_clipnorm"
+    if not skips:
+        advice += ", or set --config.train.nonfinite=skip to skip these updates and log their layers"
     return NonfiniteError(f"Loss and weights must be finite. Received: {reason} at step {step}. {kept}. {advice}.")
 
 
 class StopOnNonfinite(StepCallback):
-    """Callback that ends `fit` if the loss is NaN or infinite, before reports and checkpoints.
-
-    Args:
-        start: see `StepCallback`.
-        make_error: function from a step and a reason to the error to raise.
-    """
+    """Callback that ends `fit` with `make_error(step, reason)` if the loss is NaN or infinite."""
 
     def __init__(self, start: int, make_error: Callable[[int, str], Exception]) -> None:
         super().__init__(start)
@@ -357,12 +319,7 @@ class LogSkipped(StepCallback):
     """Callback that logs skipped updates of `tsa.optimizers.SkipNonfinite`, and ends `fit` after 100 in a row.
 
     The count is checked at every report and after a nonfinite loss. A nonfinite loss is removed from the reported mean.
-
-    Args:
-        start: see `StepCallback`.
-        every: steps between two reports.
-        describe: function from a step to a text about the first numbers that are not finite.
-        make_error: see `StopOnNonfinite`.
+    `describe(step)` returns a text about the first numbers that are not finite.
     """
 
     def __init__(
@@ -393,22 +350,13 @@ class LogSkipped(StepCallback):
                 "Step %d: skipped %d of %d updates. Loss: %s%s",
                 *(self.step, skipped, steps, loss, self._describe(self.step)),
             )
-        if self._consecutive >= MAX_CONSECUTIVE:
+        if self._consecutive >= MAX_SKIPPED:
             raise self._make_error(self.step, f"{self._consecutive} updates in a row that are not finite")
         if not math.isfinite(loss):
             self.model.reset_metrics()
 
 
-def make_callback(
-    start: int, settings: Any, describe: Callable[[int], str], make_error: Callable[[int, str], Exception]
-) -> StepCallback:
-    """Create the callback for `config.train.nonfinite`; see `LogSkipped`."""
-    if settings.nonfinite == "stop":
-        return StopOnNonfinite(start, make_error)
-    return LogSkipped(start, settings.log_every, describe, make_error)
-
-
-def describe(model: keras.Model, batch: Any) -> str:
+def describe_nonfinite(model: keras.Model, batch: Any) -> str:
     """Return the first layer with numbers that are not finite on a batch, as ": SENTENCE", or ""."""
     from tf_sparse_attention.analysis import find_nonfinite
 

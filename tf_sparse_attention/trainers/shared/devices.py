@@ -56,20 +56,13 @@ class OneDevice:
         return contextlib.nullcontext()
 
     def dataset(self, batches: tsa.data.Batches, start: int, stop: int) -> Any:
-        """Return the data set of this process for `fit` and `predict`.
-
-        Args:
-            batches: the batches.
-            start, stop: range of batches, excluding `stop`.
-        """
+        """Return the data set of this process for `fit` and `predict`: batches from `start`, excluding `stop`."""
         return batches.dataset(start, stop)  # TensorFlow divides it among processes
 
     def execution(self, jit_compile: bool | None, steps_per_execution: int) -> dict[str, Any]:
         """Return the arguments of `keras.Model.compile` about execution.
 
-        Args:
-            jit_compile: whether to compile with XLA. None: True on one device, False with several TensorFlow replicas.
-            steps_per_execution: steps in one call of the compiled function.
+        `jit_compile`: whether to compile with XLA. None: True, except for several TensorFlow replicas.
         """
         # By default, Keras uses XLA on GPUs only. On CPUs, XLA does not slow down a step.
         jit_compile = True if jit_compile is None else jit_compile
@@ -85,20 +78,12 @@ class OneDevice:
     def agree_on_signal(self, received: signal.Signals | None, step: int) -> signal.Signals | None:
         """Agree with all processes on a signal to stop at this step. Return it, or None to continue.
 
-        All processes must call this after each execution.
-
-        Args:
-            received: the signal that this process received, or None.
-            step: the last step.
+        All processes must call this after each execution. `received`: the signal of this process, or None.
         """
         return received
 
     def warn_if_replicas_differ(self, before: int | None) -> None:
-        """Log a warning if the number of replicas differs from that of the checkpoint.
-
-        Args:
-            before: number of replicas of the checkpoint. None: unknown.
-        """
+        """Log a warning if the number of replicas differs from `before`, the number of the checkpoint."""
         if before not in (None, self.num_replicas):
             # On JAX, random numbers do not depend on the number of devices.
             draws = "" if keras.backend.backend() == "jax" else ", and each replica draws its own dropout"
@@ -179,13 +164,10 @@ class JaxDevices(OneDevice):
         self._distribution: Any = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
 
     def dataset(self, batches: tsa.data.Batches, start: int, stop: int) -> Any:
-        # Each process reads the rows of its replicas. Processes that share a split replica read the same rows.
+        # The rows of the replicas of this process. Processes that share a split replica read the same rows.
         mesh = self._distribution.device_mesh.backend_mesh.devices.reshape(self.num_replicas, -1)
-        replicas = [
-            number
-            for number, parts in enumerate(mesh)
-            if any(device.process_index == self.process_index for device in parts)
-        ]
+        processes = [{device.process_index for device in parts} for parts in mesh]
+        replicas = [number for number, indices in enumerate(processes) if self.process_index in indices]
         return batches.shard(replicas[0] // len(replicas), self.num_replicas // len(replicas)).dataset(start, stop)
 
     def wait_for_others(self, reason: str) -> None:
@@ -236,11 +218,6 @@ def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     On TensorFlow: a TPU, the workers in the variable TF_CONFIG, several GPUs, or one device, in this order. On JAX: all
     devices, including those of other processes, see `JAX_VARIABLES`.
 
-    Args:
-        config: the configuration. `train.num_logical_cpus` above 1 divides the CPU into logical devices, for tests with
-            several replicas. `train.model_parallel` above 1 divides each replica of the model among devices.
-            `train.deterministic` makes XLA's operations reproducible.
-
     Raises:
         ValueError: If the batch size is not divisible by the number of replicas, the devices do not suffice for
             `train.num_logical_cpus` or `train.model_parallel`, or JAX initialized a GPU before `train.deterministic`
@@ -263,12 +240,8 @@ def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
 
 
 def make_deterministic(jit_compile: bool | None) -> None:
-    """Make TensorFlow's own operations reproducible bit for bit. Must be called before the first operation.
-
-    Args:
-        jit_compile: whether the steps are compiled with XLA. `choose_devices` sets XLA's flag instead, since
-            TensorFlow's switch prevents compilation.
-    """
+    """Make TensorFlow's own operations reproducible bit for bit. Must be called before the first operation."""
+    # With XLA, `choose_devices` sets XLA's flag instead, since TensorFlow's switch prevents compilation.
     if keras.backend.backend() == "tensorflow" and not jit_compile:
         import tensorflow as tf
 

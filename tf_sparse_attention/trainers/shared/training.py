@@ -25,6 +25,13 @@ from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, model_v
 from tf_sparse_attention.trainers.shared.devices import OneDevice, choose_devices, make_deterministic
 from tf_sparse_attention.trainers.tasks import registry
 
+# Settings that can change when a run is resumed. Paths can change, since the contents are compared.
+CHANGEABLE_SETTINGS = (
+    *("generate", "train"),
+    *(f"data.{name}" for name in ("data_dir", "local_dir", "overlap", "path", "validation_split", "vocabulary")),
+)
+FIXED_SETTINGS = ("train.dtype",)  # although their section can change
+
 
 @dataclasses.dataclass
 class Outcome:
@@ -91,18 +98,12 @@ def _check(config):
     for name, minimum in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
         if config.train[name] < minimum:
             raise ValueError(f"`config.train.{name}` must be {minimum} or more. Received: {name}={config.train[name]}.")
-    callbacks.check_mode(config.train.nonfinite)
+    if config.train.nonfinite not in ("stop", "skip"):
+        raise ValueError(f"`config.train.nonfinite` must be stop or skip. Received: {config.train.nonfinite}.")
 
 
 class Run:
-    """The objects of one process of a run. Use it in the scope of the devices.
-
-    Args:
-        config: see `train`.
-        run_dir: the `LocalRun` or `RemoteRun`.
-        devices: from `choose_devices`.
-        execution: arguments of `keras.Model.compile`, see `devices.OneDevice.execution`.
-    """
+    """The objects of one process of a run, in the scope of the devices. `execution`: arguments of `compile`."""
 
     def __init__(
         self,
@@ -161,15 +162,9 @@ class Run:
             workdir.save_config(self.folder, self.config)
             workdir.save_state(self.folder, self.task.get_state())
             workdir.save_source(self.folder, self.task.source)
-        logging.info(
-            "%d weights, %d replicas on %s, from step %d to %d in %s",
-            self.model.count_params(),
-            self.devices.num_replicas,
-            keras.backend.backend(),
-            step,
-            self.config.train.num_steps,
-            self.folder,
-        )
+        sizes = self.model.count_params(), self.devices.num_replicas, keras.backend.backend()
+        steps = step, self.config.train.num_steps
+        logging.info("%d weights, %d replicas on %s, from step %d to %d in %s", *sizes, *steps, self.folder)
         return step
 
     def _variables(self):
@@ -191,26 +186,24 @@ class Run:
         self._saved_step = step
 
     def fit(self, step: int) -> tuple[int, Any]:
-        """Train from a step to the last step.
-
-        Returns:
-            The step after which training ended, and the signal that ended it or None.
-        """
+        """Train from a step. Return the step after which training ended, and the signal that ended it or None."""
         settings = self.config.train
         (self.folder / workdir.MODEL).unlink(missing_ok=True)  # outdated after the next step
         tokens_per_step = self.config.data.batch_size * self.config.data.sequence_length
-        self._outputs = (
-            writers.open_writers(self.folder, settings.num_steps, step, flat_settings(self._description["config"]))
-            if self.devices.is_chief
-            else []
-        )
+        self._outputs: list[writers.Writer] = []
+        if self.devices.is_chief:
+            flat = flat_settings(self._description["config"])
+            self._outputs = writers.open_writers(self.folder, settings.num_steps, step, flat)
+        watch: callbacks.StepCallback = callbacks.StopOnNonfinite(step, self._nonfinite_error)
+        if settings.nonfinite == "skip":
+            watch = callbacks.LogSkipped(step, settings.log_every, self._describe, self._nonfinite_error)
         with callbacks.StopOnSignal(self.devices, step) as stop:
             self._stop = stop
             self._training_model.fit(
                 self.devices.dataset(self._batches, step, settings.num_steps),
                 steps_per_epoch=settings.num_steps - step,
                 callbacks=[
-                    callbacks.make_callback(step, settings, self._describe, self._nonfinite_error),
+                    watch,
                     callbacks.Report(step, self._outputs, settings.log_every, tokens_per_step),
                     callbacks.ShrinkWindows(step, settings.shrink_windows_every, settings.shrink_windows_margin),
                     callbacks.CallEvery(step, self._validate, settings.evaluate_every),
@@ -235,7 +228,7 @@ class Run:
     def _describe(self, step):
         if not self.devices.can_run_alone:
             return ""
-        return callbacks.describe(self._training_model, self._batches[step - 1])
+        return callbacks.describe_nonfinite(self._training_model, self._batches[step - 1])
 
     def _validate(self, step):
         """Score the validation split and write the scores, unless a signal interrupts the evaluation."""
@@ -249,31 +242,11 @@ class Run:
             for writer in self._outputs:
                 if examples.scalars:
                     writer.write(step, examples.scalars)
-                writer.show(step, examples.texts, examples.pictures, examples.sounds)
-
-
-# Settings that can change when a run is resumed. Paths can change, since the contents are compared.
-CHANGEABLE_SETTINGS = (
-    "generate",
-    "train",
-    "data.data_dir",
-    "data.local_dir",
-    "data.overlap",
-    "data.path",
-    "data.validation_split",
-    "data.vocabulary",
-)
-# Settings that cannot change, although their section can.
-FIXED_SETTINGS = ("train.dtype",)
+                writer.show(step, examples)
 
 
 def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, Any]:
-    """Return the description of a run for its checkpoints, as plain data.
-
-    Args:
-        config: `ml_collections.ConfigDict` of the run.
-        fingerprint: string that identifies the training data, for example the attribute of a `tsa.data.TextSource`.
-    """
+    """Return the description of a run for its checkpoints, as plain data. `fingerprint` identifies the data."""
     # Through JSON, so that tuples and lists compare as equal.
     return {"config": json.loads(json.dumps(config.to_dict())), "fingerprint": fingerprint}
 
@@ -281,8 +254,7 @@ def describe(config: ml_collections.ConfigDict, fingerprint: str) -> dict[str, A
 def check_compatible(saved: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise a `ValueError` with the first different setting if a run cannot be resumed from a checkpoint.
 
-    Args:
-        saved, now: descriptions of the checkpoint and of the run, from `describe`.
+    `saved` and `now` are the results of `describe` for the checkpoint and for the run.
     """
     before, after = flat_settings(saved["config"]), flat_settings(now["config"])
     for name in sorted({*before, *after}):
@@ -312,15 +284,10 @@ def _is_changeable(name):
     )
 
 
-def flat_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
+def flat_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Flatten nested settings to one dictionary with keys such as "section.name" and "section.list[0].name"."""
-    if isinstance(settings, dict):
-        items = [(f"{prefix}.{name}" if prefix else name, value) for name, value in settings.items()]
-    elif isinstance(settings, (list, tuple)):
-        items = [(f"{prefix}[{index}]", value) for index, value in enumerate(settings)]
-    else:
-        return {prefix: settings}
     flat = {}
-    for name, value in items:
-        flat.update(flat_settings(value, name))
+    for path, value in keras.tree.flatten_with_path(settings):
+        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+        flat[name.removeprefix(".")] = value
     return flat

@@ -8,8 +8,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from absl import logging
 from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.data.sources.media_files import encode_wav
 from tf_sparse_attention.trainers.shared import workdir
+from tf_sparse_attention.trainers.tasks.task import Examples
 
 BAR_METRICS = {"learning_rate": "rate", "gradient_norm": "norm", "tokens_per_second": "tokens/s"}
 
@@ -32,14 +32,8 @@ class Writer:
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Write the scalars of a report."""
 
-    def show(
-        self,
-        step: int,
-        texts: Mapping[str, str],
-        pictures: Mapping[str, np.ndarray],
-        sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
-    ) -> None:
-        """Write texts, pictures uint8 (height, width, 4), and (sound int16 (T,), sample rate) by name."""
+    def show(self, step: int, examples: Examples) -> None:
+        """Write the texts, pictures and sounds of a validation."""
 
 
 class Bar(Writer):
@@ -129,9 +123,7 @@ def line(step: int | str, scalars: dict[str, float]) -> str:
 class JsonLines(Writer):
     """File with one JSON object per report. A resumed run appends to it.
 
-    Args:
-        path: the file.
-        start_step: step of the resumed checkpoint. Reports of later steps, from a killed process, are deleted.
+    Reports of steps after `start_step`, the step of the resumed checkpoint, are deleted: they are from a killed process.
     """
 
     def __init__(self, path: pathlib.Path, start_step: int) -> None:
@@ -169,12 +161,12 @@ class TensorBoard(Writer):
     def __init__(self, folder: str | os.PathLike, start_step: int, settings: Mapping[str, Any]) -> None:
         from tensorboard.plugins.hparams import summary_v2
 
-        self._files = {kind: EventFile(os.path.join(folder, kind)) for kind in ("train", "validation")}
+        self._files = {kind: _new_event_file(os.path.join(folder, kind)) for kind in ("train", "validation")}
         for file in self._files.values():
-            file.drop_after(start_step)
+            _write_event(file, step=start_step + 1, session_log={"status": 1})  # START
         hparams = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
         # In the parent folder, so that the table has the metrics of both runs.
-        EventFile(folder).write(0, [*summary_v2.hparams_pb(hparams).value])
+        _write_values(_new_event_file(folder), 0, summary_v2.hparams_pb(hparams).value)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -183,62 +175,47 @@ class TensorBoard(Writer):
             selected = {name: scalars[name] for name in scalars if name.startswith("validation/") == (kind != "train")}
             with np.errstate(over="ignore"):  # a perplexity too large for float32 becomes infinity
                 values = {name.removeprefix("validation/"): np.float32(value) for name, value in selected.items()}
-            file.write(step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+            _write_values(file, step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
 
-    def show(
-        self,
-        step: int,
-        texts: Mapping[str, str],
-        pictures: Mapping[str, np.ndarray],
-        sounds: Mapping[str, tuple[np.ndarray, int]] = MappingProxyType({}),
-    ) -> None:
+    def show(self, step: int, examples: Examples) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text import summary_v2
 
         values = []
-        for name, text in texts.items():
+        for name, text in examples.texts.items():
             # Markdown: a code block keeps line breaks and punctuation.
             values += summary_v2.text_pb(name, "".join(f"    {row}\n" for row in text.split("\n"))).value
-        for name, picture in pictures.items():
+        for name, picture in examples.pictures.items():
             height, width, channels = picture.shape
             image = Summary.Image(height=height, width=width, colorspace=channels)
             image.encoded_image_string = encode_png(picture)
             values.append(Summary.Value(tag=name, image=image))
-        for name, (samples, sample_rate) in sounds.items():
+        for name, (samples, sample_rate) in examples.sounds.items():
             audio = Summary.Audio(sample_rate=sample_rate, num_channels=1, length_frames=len(samples))
             audio.encoded_audio_string, audio.content_type = encode_wav(samples, sample_rate), "audio/wav"
             values.append(Summary.Value(tag=name, audio=audio))
-        self._files["validation"].write(step, values)
+        _write_values(self._files["validation"], step, values)
 
 
-class EventFile:
-    """New event file of TensorBoard.
+def _new_event_file(folder):
+    """Create an event file of TensorBoard, and return its path."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"events.out.tfevents.{time.time_ns():020}.{socket.gethostname()}.{os.getpid()}")
+    _write_event(path, file_version="brain.Event:2")
+    return path
 
-    Args:
-        folder: folder of the file; created if it does not exist.
-    """
 
-    def __init__(self, folder: str | os.PathLike) -> None:
-        os.makedirs(folder, exist_ok=True)
-        name = f"events.out.tfevents.{time.time_ns():020}.{socket.gethostname()}.{os.getpid()}"
-        self._path = os.path.join(folder, name)
-        self._add(file_version="brain.Event:2")
+def _write_values(path, step, values):
+    for value in values:
+        _write_event(path, step=step, summary={"value": [value]})
 
-    def write(self, step: int, values: Sequence[Any]) -> None:
-        """Write the `Summary.Value`s of a step."""
-        for value in values:
-            self._add(step=step, summary={"value": [value]})
 
-    def drop_after(self, step: int) -> None:
-        """Make TensorBoard ignore later steps in older files of the folder."""
-        self._add(step=step + 1, session_log={"status": 1})  # START
+def _write_event(path, **content):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def _add(self, **content):
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        with open(self._path, "ab") as file:
-            RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
+    with open(path, "ab") as file:
+        RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
 
 
 def encode_png(picture: np.ndarray) -> bytes:
@@ -251,14 +228,7 @@ def encode_png(picture: np.ndarray) -> bytes:
 
 
 def open_writers(folder: pathlib.Path, num_steps: int, start_step: int, settings: Mapping[str, Any]) -> list[Writer]:
-    """Create the writers of a run: a bar on a terminal or log lines, and files in the run directory.
-
-    Args:
-        folder: run directory.
-        num_steps: last step of the run.
-        start_step: step at which the run starts or resumes.
-        settings: settings of the run by name.
-    """
+    """Create the writers of a run: a bar on a terminal or log lines, and files in the run directory."""
     terminal = Bar(num_steps) if sys.stdout.isatty() else Lines(num_steps)
     metrics = JsonLines(folder / workdir.METRICS, start_step)
     return [terminal, metrics, TensorBoard(folder / workdir.TENSORBOARD, start_step, settings)]
