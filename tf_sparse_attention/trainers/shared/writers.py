@@ -123,7 +123,7 @@ def line(step: int | str, scalars: dict[str, float]) -> str:
 class JsonLines(Writer):
     """File with one JSON object per report. A resumed run appends to it.
 
-    Reports of steps after `start_step`, the step of the resumed checkpoint, are deleted: they are from a killed process.
+    Reports of steps after `start_step`, the step of the resumed checkpoint, are deleted: a killed process wrote them.
     """
 
     def __init__(self, path: pathlib.Path, start_step: int) -> None:
