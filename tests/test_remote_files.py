@@ -56,10 +56,10 @@ def test_whatever_a_library_raises_becomes_one_line_with_what_to_do(place):
 def test_a_full_disk_here_is_told_as_such(place, tmp_path, monkeypatch):
     remote_files.write_bytes(place / "file", b"content")
 
-    def fill(source, target):
+    def fill(source, target, length):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(remote_files, "_copy", fill)
+    monkeypatch.setattr(remote_files.shutil, "copyfileobj", fill)
     with pytest.raises(OSError, match="No space left on device") as raised:
         remote_files.download(place / "file", tmp_path / "file")
     assert raised.value.errno == errno.ENOSPC

@@ -22,10 +22,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yield a temporary path, which is renamed to `path` if the block ends without an error.
 
     Readers of `path` find the complete old or new content, even after a power failure. With concurrent writers, the
-    file has the complete content of one of them.
-
-    Args:
-        path: the file. The temporary file is in the same folder.
+    file has the complete content of one of them. The temporary file is in the same folder.
     """
     path = pathlib.Path(path)
     # Not the process id, which may be the same in containers that share a volume. The extension stays, because Keras
@@ -52,10 +49,7 @@ def atomic_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yield a temporary path for a folder, which replaces `path` if the block ends without an error.
 
     After an error, `path` is unchanged and the temporary folder is removed. With concurrent writers, the folder has the
-    complete content of one of them.
-
-    Args:
-        path: the folder; its parents are created.
+    complete content of one of them. Its parents are created.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,9 +79,6 @@ def remove_stale(folder: str | os.PathLike) -> None:
 
     Files that were written within a day stay: they may belong to a running process on this machine, or on another
     machine with the same volume.
-
-    Args:
-        folder: the folder in which `atomic_file` and `atomic_folder` write.
     """
     for path in pathlib.Path(folder).glob(f".*{INCOMPLETE}*"):
         with contextlib.suppress(OSError):  # another process may remove the same file

@@ -10,6 +10,7 @@ import hashlib
 import os
 import pathlib
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -98,15 +99,6 @@ def exists(path: Any) -> bool:
         return path.exists()
 
 
-def read_bytes(path: Any) -> bytes | None:
-    """Return the content of a remote file; None if it does not exist."""
-    with raise_remote_errors(path):
-        if not path.exists():
-            return None
-        with path.open("rb") as file:
-            return file.read()
-
-
 def names(path: Any) -> list[str]:
     """Return the sorted names in a remote folder; an empty list if it does not exist."""
     with raise_remote_errors(path):
@@ -133,20 +125,12 @@ def upload(source: pathlib.Path, target: Any) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         incomplete = target.with_name(f"{target.name}.incomplete")
         with incomplete.open("wb") as file:
-            _copy(content, file)
+            shutil.copyfileobj(content, file, BLOCK)
         incomplete.replace(target)
 
 
 def download(source: Any, target: pathlib.Path) -> None:
-    """Copy a remote file to a local file, which is complete or absent afterwards.
-
-    Args:
-        source: remote path.
-        target: the local file. Its folder is created.
-
-    Raises:
-        RemoteError: If the remote file cannot be read.
-    """
+    """Copy a remote file to a local file, which is complete or absent afterwards. Its folder is created."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with (
         atomic_file(target) as temporary,
@@ -154,22 +138,14 @@ def download(source: Any, target: pathlib.Path) -> None:
         raise_remote_errors(source),
         source.open("rb") as content,
     ):
-        _copy(content, file)
-
-
-def _copy(source, target):
-    while block := source.read(BLOCK):
-        target.write(block)
+        shutil.copyfileobj(content, file, BLOCK)
 
 
 def upload_folder(source: pathlib.Path, target: Any, last: str | None = None) -> None:
     """Copy a local folder to a remote folder, and remove other files there.
 
-    Args:
-        source: the folder.
-        target: remote path.
-        last: name of the file that marks the folder as complete, as in a SavedModel. It is removed first and written
-            last, so that readers find a complete export or none. Default: None.
+    `last` is the name of the file that marks the folder as complete, as in a SavedModel. It is removed first and
+    written last, so that readers find a complete export or none.
     """
     files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
     before = set(stat_all(target))
@@ -200,9 +176,7 @@ def stat_all(path: Any) -> dict[str, list[int]]:
 def output_folder(path: Any, last: str | None = None) -> Iterator[pathlib.Path]:
     """Yield a local path for a folder, which replaces `path` if the block ends without an error.
 
-    Args:
-        path: a `pathlib.Path`, see `atomic_folder`, or a remote path, see `upload_folder`.
-        last: see `upload_folder`.
+    `path` is a `pathlib.Path`, see `atomic_folder`, or a remote path, see `upload_folder`.
     """
     if not is_remote(path):
         with atomic_folder(path) as temporary:

@@ -24,7 +24,7 @@ def test_data_are_the_same_every_time_and_existing_files_stay(folder, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("task", toys.DATA)
+@pytest.mark.parametrize("task", toys.VARIANTS)
 def test_a_task_opens_its_data(task, folder):
     config = toys.get_config(task)
     config.data.update(path=str(folder / config.data.path.removeprefix(f"{toys.FOLDER}/")), data_dir=str(folder))
@@ -32,7 +32,7 @@ def test_a_task_opens_its_data(task, folder):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("task", toys.DATA)
+@pytest.mark.parametrize("task", toys.VARIANTS)
 def test_a_task_is_trained_killed_resumed_scored_generates_and_is_exported(task, tmp_path, capsys):
     program.main([f"--workdir={tmp_path}", "--tasks", task])
     said = capsys.readouterr().out

@@ -18,9 +18,6 @@ from tf_sparse_attention.trainers.tasks.task import COMMON, check_read
 
 FOLDER = Path(base.__file__).parent
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base"})
-# Attributes with the variants of a configuration, other than VARIANTS.
-ATTRIBUTES = {"enwik8": "SEQUENCE_LENGTHS", "wikitext103": "SEQUENCE_LENGTHS", "images_published": "SIZES"}
-ATTRIBUTES["toys"] = "DATA"
 
 
 def module_of(name):
@@ -30,7 +27,7 @@ def module_of(name):
 def variants_of(name):
     if name == "pg19":  # accepts the name of any preset
         return ["pg19_local_cluster8k", "pg19_local8k", "pg19_routing_published"]
-    return list(getattr(module_of(name), ATTRIBUTES.get(name, "VARIANTS")))
+    return list(module_of(name).VARIANTS)
 
 
 ALL = [(name, variant) for name in NAMES for variant in variants_of(name)]

@@ -51,13 +51,17 @@ def fetched(address):
     return newest
 
 
-def cut_off(monkeypatch, error=ConnectionError):
+def read(path):
+    with path.open("rb") as file:
+        return file.read()
 
-    def half(source, target):
+
+def cut_off(monkeypatch, error=ConnectionError):
+    def half(source, target, length):
         target.write(source.read(20))
         raise error("the line is dead")
 
-    monkeypatch.setattr(remote_files, "_copy", half)
+    monkeypatch.setattr(remote_files.shutil, "copyfileobj", half)
 
 
 def remote(address, step):
@@ -81,7 +85,7 @@ def test_the_newest_checkpoint_without_a_flipped_bit_is_fetched_with_the_files_o
     assert fetched(address) is None  # a new run
     make_run(address, [2, 4])
     assert fetched(address) == 4
-    content = remote_files.read_bytes(remote(address, 4))
+    content = read(remote(address, 4))
     for position in (100, -2000, -30):
         damaged = bytearray(content)
         damaged[position] ^= 1
@@ -126,9 +130,9 @@ def test_metrics_and_the_model_are_uploaded_at_the_end(address):
     (run.folder / "tensorboard" / "train" / "events").write_text("figures")
     (run.folder / "model.keras").write_text("a model")
     run.finish(2)
-    assert remote_files.read_bytes(run.path / "tensorboard" / "train" / "events") == b"figures"
-    assert remote_files.read_bytes(run.path / "model.keras") == b"a model"
-    assert len(remote_files.read_bytes(run.path / "metrics.jsonl").splitlines()) == 2
+    assert read(run.path / "tensorboard" / "train" / "events") == b"figures"
+    assert read(run.path / "model.keras") == b"a model"
+    assert len(read(run.path / "metrics.jsonl").splitlines()) == 2
 
 
 def test_files_that_readers_write_are_uploaded(address):
@@ -142,8 +146,8 @@ def test_files_that_readers_write_are_uploaded(address):
             (folder / "saved_model" / "saved_model.pb").write_text(text)
         assert not folder.exists()
     run_dir = remote_files.remote_path(address)
-    assert remote_files.read_bytes(run_dir / "evaluation-test.json") == b"second"
-    assert remote_files.read_bytes(run_dir / "saved_model" / "saved_model.pb") == b"second"
+    assert read(run_dir / "evaluation-test.json") == b"second"
+    assert read(run_dir / "saved_model" / "saved_model.pb") == b"second"
     assert remote_files.names(run_dir / "saved_model" / "variables") == ["second"]
     assert remote_files.names(run_dir) == ["checkpoints", "evaluation-test.json", "saved_model"]
 

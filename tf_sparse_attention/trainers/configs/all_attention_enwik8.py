@@ -23,10 +23,8 @@ VARIANTS = {"small": (18, 1024), "large": (36, 2048), "tiny": (2, 64)}  # layers
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
     """Return the configuration of a variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
+    config = base.make_config(variant, VARIANTS)
     num_layers, num_persistent = VARIANTS[variant]
-    config = base.get_config()
     config.data.update(sequence_length=512, batch_size=64, use_packing=False)
     config.model.update(num_layers=num_layers, hidden_dim=512, norm="post", memory_length=8192)
     config.model.layer_norm_epsilon = 1e-5

@@ -24,18 +24,13 @@ VARIANTS = ("small", "encoder", "published")
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
     """Return the configuration of a variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
-    config.task = "answer"
+    config = base.make_config(variant, VARIANTS, "answer")
     config.data.update(source_field="question+passages", target_field="answer", tokenizer="subword")
     config.generate.update(length=500, top_p=0.9)
     if variant == "published":
         config.data.update(sequence_length=8192, batch_size=128)
         config.model.update(preset="pg19_routing_published", dropout=0.1, remat=True)
-        config.optimizer.update(
-            name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
-        )
+        config.optimizer.update(base.ROUTING_TRANSFORMER)
         config.train.update(num_steps=100_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
         config.train.dtype = "mixed_bfloat16"
         return config

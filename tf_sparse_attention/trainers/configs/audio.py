@@ -37,10 +37,7 @@ VARIANTS = (*SMALL, "music", "music_shallow")
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
     """Return the configuration of a variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
-    config.task = "audio"
+    config = base.make_config(variant, VARIANTS, "audio")
     config.generate.update(top_p=1.0)
     if variant in SMALL:
         _set_small(config, variant)
@@ -67,8 +64,7 @@ def _set_music(config):
     """Set the music model of Child et al. 2019, section 7.4. Unspecified settings are as for images, section 7.3."""
     config.data.update(sample_rate=12_000, sequence_length=65_536, batch_size=1, use_packing=False)
     config.model.preset = "sparse_transformer_music"
-    config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)
-    config.optimizer.update(weight_decay=0.01, global_clipnorm=1.0)
+    config.optimizer.update(base.SPARSE_TRANSFORMER)
     config.train.update(num_steps=120_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
     config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
     config.generate.length = 60_000

@@ -3,10 +3,27 @@
 A setting of None is not passed on: the class uses its default.
 """
 
+from collections.abc import Collection
+
 import ml_collections
 from ml_collections.config_dict import placeholder
 
 TOKENIZERS = ("bytes", "subword", "sentencepiece", "wordpiece")
+# Settings of `config.optimizer` as published. The Sparse Transformer is Child et al. 2019, section 7.
+ROUTING_TRANSFORMER = {
+    "name": "adafactor",
+    "learning_rate": 0.01,
+    "schedule": "rsqrt_normalized_decay",
+    "warmup_steps": 10_000,
+}
+SPARSE_TRANSFORMER = {
+    "name": "adamw",
+    "learning_rate": 3.5e-4,
+    "schedule": "cosine",
+    "warmup_steps": 5000,
+    "weight_decay": 0.01,
+    "global_clipnorm": 1.0,
+}
 SOURCE_SETTINGS = ("tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir")
 WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
 EXECUTION_SETTINGS = ("jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel")
@@ -31,6 +48,15 @@ def get_config() -> ml_collections.ConfigDict:
             "generate": _generate(),
         }
     )
+
+
+def make_config(variant: str, variants: Collection[str], task: str = "language_model") -> ml_collections.ConfigDict:
+    """Return the defaults for a task. Raise a `ValueError` if a configuration does not have the variant."""
+    if variant not in variants:
+        raise ValueError(f"`variant` must be one of {', '.join(variants)}. Received: variant={variant}.")
+    config = get_config()
+    config.task = task
+    return config
 
 
 def overridable_settings() -> ml_collections.ConfigDict:

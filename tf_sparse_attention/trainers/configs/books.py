@@ -31,9 +31,7 @@ VARIANTS = ("mixed", "local")
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     """Return the configuration. "local" has only local heads, and equally many weights."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
+    config = base.make_config(variant, VARIANTS)
     config.data.update(sequence_length=2048, batch_size=2)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
     config.model.attention = [{**LOCAL, "num_heads": 4}]

@@ -31,10 +31,7 @@ VARIANTS = {
 
 def get_config(variant: str = "full") -> ml_collections.ConfigDict:
     """Return the configuration of a variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
-    config.task = "classify"
+    config = base.make_config(variant, VARIANTS, "classify")
     config.data.update(tokenizer="subword", vocabulary="runs/classify.subwords", sequence_length=512, batch_size=8)
     config.model.update(num_layers=2, hidden_dim=64, intermediate_dim=256, causal=False, dropout=0.1)
     # With windows, the first position does not attend to all of a long text.

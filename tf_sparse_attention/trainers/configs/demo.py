@@ -32,9 +32,7 @@ VARIANTS = ("mixed", "local", "tiny")
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     """Return the configuration. "local" has only local heads and equally many weights; "tiny" is for tests."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
+    config = base.make_config(variant, VARIANTS)
     config.data.update(tokenizer="subword", vocabulary="runs/demo.subwords", sequence_length=1024, batch_size=4)
     config.model.update(num_layers=2, hidden_dim=128, intermediate_dim=512, tie_embeddings=True)
     config.model.attention = [{**LOCAL, "num_heads": 4}]

@@ -12,19 +12,15 @@ import ml_collections
 
 from tf_sparse_attention.trainers.configs import base
 
-SEQUENCE_LENGTHS = {"enwik8_local_cluster8k": 8192, "enwik8_local_cluster12k": 12288, "enwik8_local8k": 8192}
+VARIANTS = {"enwik8_local_cluster8k": 8192, "enwik8_local_cluster12k": 12288, "enwik8_local8k": 8192}
 
 
-def get_config(preset: str = "enwik8_local_cluster8k") -> ml_collections.ConfigDict:
+def get_config(variant: str = "enwik8_local_cluster8k") -> ml_collections.ConfigDict:
     """Return the configuration of a preset."""
-    if preset not in SEQUENCE_LENGTHS:
-        raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")
-    config = base.get_config()
-    config.data.update(sequence_length=SEQUENCE_LENGTHS[preset], batch_size=8, use_packing=False)
-    config.model.update(preset=preset, remat=True)
-    config.optimizer.update(
-        name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
-    )
+    config = base.make_config(variant, VARIANTS)
+    config.data.update(sequence_length=VARIANTS[variant], batch_size=8, use_packing=False)
+    config.model.update(preset=variant, remat=True)
+    config.optimizer.update(base.ROUTING_TRANSFORMER)
     config.train.update(
         num_steps=100_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000, evaluation_windows=128
     )

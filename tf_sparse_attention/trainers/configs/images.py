@@ -56,10 +56,7 @@ VARIANTS = {
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     """Return the configuration of a variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
-    config.task = "image"
+    config = base.make_config(variant, VARIANTS, "image")
     config.data.update(image_shape=(SIZE, SIZE, CHANNELS), sequence_length=SIZE * ROW, batch_size=2)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, CHANNELS])
     config.model.attention = [dict(part) for part in VARIANTS[variant]]

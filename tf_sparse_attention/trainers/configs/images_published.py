@@ -17,7 +17,7 @@ import ml_collections
 from tf_sparse_attention.trainers.configs import base
 
 # Pixels per side of the images of each preset.
-SIZES = {
+VARIANTS = {
     "cifar10_local_cluster": 32,
     "cifar10_local1d": 32,
     "cifar10_local2d": 32,
@@ -29,22 +29,17 @@ SIZES = {
 }
 
 
-def get_config(preset: str = "cifar10_local_cluster") -> ml_collections.ConfigDict:
+def get_config(variant: str = "cifar10_local_cluster") -> ml_collections.ConfigDict:
     """Return the configuration of a preset."""
-    if preset not in SIZES:
-        raise ValueError(f"`preset` must be one of {', '.join(SIZES)}. Received: preset={preset}.")
-    config = base.get_config()
-    config.task = "image"
-    size = SIZES[preset]
+    config = base.make_config(variant, VARIANTS, "image")
+    size = VARIANTS[variant]
     config.data.update(image_shape=(size, size, 3), sequence_length=size * size * 3, batch_size=8)
-    if preset == "cifar10_local2d":
+    if variant == "cifar10_local2d":
         config.data.update(image_order="blocks", image_block=(16, 16))
-    config.model.update(preset=preset, remat=True)
-    if preset.startswith("sparse_transformer"):  # Child et al. 2019, section 7
-        config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)
-        config.optimizer.update(weight_decay=0.01, global_clipnorm=1.0)
-    else:  # as in the published code; the paper has Adam with rate 2e-4 and betas 0.9, 0.98 for CIFAR-10
-        config.optimizer.update(learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000)
+    config.model.update(preset=variant, remat=True)
+    # As in the published code; the paper has Adam with rate 2e-4 and betas 0.9, 0.98 for CIFAR-10.
+    is_sparse_transformer = variant.startswith("sparse_transformer")
+    config.optimizer.update(base.SPARSE_TRANSFORMER if is_sparse_transformer else base.ROUTING_TRANSFORMER)
     config.train.update(num_steps=400_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
     config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
     config.generate.update(top_p=1.0)

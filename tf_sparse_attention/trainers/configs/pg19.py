@@ -23,9 +23,7 @@ def get_config(preset: str = "pg19_local_cluster8k") -> ml_collections.ConfigDic
     config = base.get_config()
     config.data.update(tfds="pg19", sequence_length=8192, batch_size=128)
     config.model.update(preset=preset, remat=True)
-    config.optimizer.update(
-        name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
-    )
+    config.optimizer.update(base.ROUTING_TRANSFORMER)
     config.train.update(
         num_steps=500_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000, evaluation_windows=512
     )

@@ -19,13 +19,10 @@ VARIANTS = ("published", "tiny", "tiny_strided")
 
 def get_config(variant: str = "published") -> ml_collections.ConfigDict:
     """Return the configuration of Child et al. 2019, section 7.2, or of a small model."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
+    config = base.make_config(variant, VARIANTS)
     config.data.update(sequence_length=12_288, batch_size=8, use_packing=False)
     config.model.preset = "sparse_transformer_enwik8"
-    config.optimizer.update(name="adamw", learning_rate=3.5e-4, schedule="cosine", warmup_steps=5000)
-    config.optimizer.update(weight_decay=0.01, global_clipnorm=1.0)
+    config.optimizer.update(base.SPARSE_TRANSFORMER)
     config.train.update(num_steps=120_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000)
     config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
     if variant != "published":

@@ -13,11 +13,8 @@ Time:      not run to the end. Steps in 5 minutes of processor time without comp
 Score:     not run to the end. Phone error rate of greedy decoding after these 5 minutes, on one hour of synthetic
            speech with 59 phones, test split, mean of two seeds (half their difference): "full" 2.67 % (0.39),
            "clustered" 3.10 % (0.14), "improved" 4.71 % (0.17), "lsh" 2.42 % (0.02), "local" 1.74 % (0.14), "routed"
-           3.12 % (0.09); "full" evaluated with the attention of "improved" 2.90 % (0.34), of "clustered" 3.83 %
-           (0.03). After 15 minutes (--minutes=15): "full" 1.05 % (0.03), "improved" 1.50 % (0.08), "full" with the
-           attention of "improved" 1.19 % (0.05). Both seeds have nearly the same order of recordings. With
-           independent orders and a faster core: "full" 2.11 % (0.14) after 1,868 steps, "local" 1.07 % (0.05) after
-           2,511 (docs/tasks.md). One seed of "full" after 1,608 of 2,000 steps: 1.98 %, with 8 beams 1.82 %
+           3.12 % (0.09); docs/tasks.md has more. One seed of "full" after 1,608 of 2,000 steps: 1.98 %, with 8 beams
+           1.82 %
 """
 
 from typing import Any
@@ -43,11 +40,8 @@ VARIANTS = (*KINDS, "tiny")
 
 def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
     """Return the configuration of a variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
+    config = base.make_config(variant, VARIANTS, "speech")
     kind = "local" if variant == "tiny" else variant
-    config = base.get_config()
-    config.task = "speech"
     config.data.update(sequence_length=4608, batch_size=1)
     config.data.update(time_masks=3.0, time_mask_width=40, frequency_masks=2, frequency_mask_width=8)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, subsampling=4, causal=False, dropout=0.1)

@@ -25,7 +25,7 @@ ROUTED = {"layer": "RoutingAttention", "num_clusters": 4, "cluster_size": 32, "e
 CAUSAL = [LOCAL, {**ROUTED, "use_successor_values": True}]
 BOTH_SIDES = [LOCAL, {**ROUTED, "selection": "nearest"}]
 DENSE = [{"layer": "DenseAttention", **HEADS}]
-DATA: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "language_model": {"path": "text", "sequence_length": 256},
     "masked": {"path": "text", "sequence_length": 256, "mask_rate": 0.15, "use_packing": False},
     "translate": {"path": "pairs.jsonl", "source_field": "words", "target_field": "digits", "sequence_length": 64},
@@ -46,11 +46,8 @@ NUM_STEPS = {"image": 200, "audio": 200}
 
 def get_config(variant: str = "language_model") -> ml_collections.ConfigDict:
     """Return the configuration of a task."""
-    if variant not in DATA:
-        raise ValueError(f"`variant` must be one of {', '.join(DATA)}. Received: variant={variant}.")
-    config = base.get_config()
-    config.task = variant
-    config.data.update({"sequence_length": 256, "batch_size": 8, **DATA[variant]})
+    config = base.make_config(variant, VARIANTS, variant)
+    config.data.update({"sequence_length": 256, "batch_size": 8, **VARIANTS[variant]})
     config.data.update(path=f"{FOLDER}/{config.data.path}", data_dir=FOLDER)
     if variant in BYTES:
         config.data.tokenizer = "bytes"

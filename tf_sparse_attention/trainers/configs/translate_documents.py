@@ -35,10 +35,7 @@ VARIANTS = ("mixed", "local", PRESET)
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
     """Return the configuration of a variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}. Received: variant={variant}.")
-    config = base.get_config()
-    config.task = "translate"
+    config = base.make_config(variant, VARIANTS, "translate")
     config.data.update(tokenizer="subword", sequence_length=4096, batch_size=1)
     config.generate.update(length=1000)
     config.train.label_smoothing = 0.1

@@ -19,25 +19,21 @@ import ml_collections
 
 from tf_sparse_attention.trainers.configs import base
 
-SEQUENCE_LENGTHS = {
+VARIANTS = {
     "wikitext103_local_cluster4k": 4096,
     "wikitext103_local_cluster1k": 1024,
     "wikitext103_local4k": 4096,
 }
 
 
-def get_config(preset: str = "wikitext103_local_cluster4k") -> ml_collections.ConfigDict:
+def get_config(variant: str = "wikitext103_local_cluster4k") -> ml_collections.ConfigDict:
     """Return the configuration of a preset."""
-    if preset not in SEQUENCE_LENGTHS:
-        raise ValueError(f"`preset` must be one of {', '.join(SEQUENCE_LENGTHS)}. Received: preset={preset}.")
-    config = base.get_config()
-    length = SEQUENCE_LENGTHS[preset]
+    config = base.make_config(variant, VARIANTS)
+    length = VARIANTS[variant]
     config.data.update(pattern="**/*.tokens", tokenizer="subword", vocabulary="runs/wikitext103.subwords")
     config.data.update(sequence_length=length, batch_size=8 * 4096 // length, use_packing=False)
-    config.model.update(preset=preset, remat=True)
-    config.optimizer.update(
-        name="adafactor", learning_rate=0.01, schedule="rsqrt_normalized_decay", warmup_steps=10_000
-    )
+    config.model.update(preset=variant, remat=True)
+    config.optimizer.update(base.ROUTING_TRANSFORMER)
     config.train.update(num_steps=100_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000)
     config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
     return config

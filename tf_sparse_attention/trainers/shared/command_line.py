@@ -28,30 +28,15 @@ DISK_ADVICE = {
 }
 FULL_HELP = {"-helpfull", "--helpfull"}
 HELP = {"-h", "-help", "--help", "-helpshort", "--helpshort", *FULL_HELP}
-WRONG_COMMAND, NOT_CAUSAL, INTERRUPTED = 2, 3, 130
-EXIT_STATUSES = {
-    0: "done",
-    1: "an internal error, with a traceback",
-    WRONG_COMMAND: "an invalid command, setting or file (one-line error); tsa-audit: inconclusive",
-    NOT_CAUSAL: "tsa-audit: the model is not causal",
-    4: "tsa-train: loss or weights are not finite; the last good checkpoint is kept",
-    129: "stopped by SIGHUP (closed terminal); results so far are kept",
-    INTERRUPTED: "stopped by Ctrl-C; a checkpoint, the samples or the sums so far are kept",
-    143: "stopped by SIGTERM; results so far are kept",
-}
+WRONG_COMMAND = 2  # exit status; docs/training.md lists all
 
 
 def run(name: str, main: Callable[[], None]) -> None:
     """Run a command with `app.run`.
 
-    Help is printed without importing a backend. Errors that users can fix are printed in one line, internal errors
-    with a traceback.
-
-    Args:
-        name: `__name__` of the command's module. Its docstring and flags are the help text.
-        main: the command, called with parsed flags. Only `main` imports modules that need a backend.
+    Help, the docstring and the flags of the module `name`, is printed without importing a backend. Errors that users
+    can fix are printed in one line, internal errors with a traceback. Only `main` imports modules that need a backend.
     """
-    sys.argv[1:] = with_config_files(sys.argv[1:])
     if HELP & set(sys.argv[1:]):
         listed = flags.FLAGS.get_help() if FULL_HELP & set(sys.argv[1:]) else flags.FLAGS.module_help(name)
         print(f"{(sys.modules[name].__doc__ or '').strip()}\n{listed}")
@@ -70,7 +55,10 @@ def run(name: str, main: Callable[[], None]) -> None:
         check_backend()
         main()
 
-    app.run(lambda argv: _exit_on_error(start, argv, USER_ERRORS), flags_parser=_parse)
+    app.run(
+        lambda argv: _exit_on_error(start, argv, USER_ERRORS),
+        flags_parser=lambda argv: _exit_on_error(_read_flags, argv, FLAG_ERRORS),
+    )
 
 
 @contextlib.contextmanager
@@ -92,14 +80,10 @@ def mark_faults() -> Iterator[None]:
         raise
 
 
-def _parse(argv):
-    return _exit_on_error(_read_flags, argv, FLAG_ERRORS)
-
-
 def _read_flags(argv):
     """Parse flags and return the remaining arguments."""
     if "config" in flags.FLAGS:
-        check_config_files(argv[1:])
+        argv[1:] = sys.argv[1:] = with_config_files(argv[1:])  # `config_flags` reads `sys.argv`
     rest = flags.FLAGS(argv)
     if len(rest) > 1:
         raise ValueError(f"All arguments must be flags. Received: {' '.join(rest[1:])}.")
@@ -141,26 +125,21 @@ def _is_own_or_warning(record):
 def with_config_files(arguments: Sequence[str]) -> list[str]:
     """Replace the name of a configuration in --config by its path. Return all arguments.
 
-    Unknown names are kept, and `check_config_files` reports them.
+    Raises:
+        ValueError: If the configuration does not exist.
     """
     resolved: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         flag, equals, value = argument.partition("=")
         if flag in ("-config", "--config"):
-            value = value if equals else next(rest, "")
-            argument = f"--config={find_config(value)}"
+            found = find_config(value if equals else next(rest, ""))
+            if not pathlib.Path(found.partition(":")[0]).is_file():
+                ours = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py") if path.stem != "__init__"))
+                raise ValueError(f"`--config` must be a file, or one of {ours}. Received: --config={found}.")
+            argument = f"--config={found}"
         resolved.append(argument)
     return resolved
-
-
-def check_config_files(arguments: Sequence[str]) -> None:
-    """Raise a `ValueError` if --config in the result of `with_config_files` is not a file."""
-    for argument in arguments:
-        flag, _, value = argument.partition("=")
-        if flag == "--config" and not pathlib.Path(value.partition(":")[0]).is_file():
-            ours = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.py") if path.stem != "__init__"))
-            raise ValueError(f"`--config` must be a file, or one of {ours}. Received: --config={value}.")
 
 
 def find_config(text: str) -> str:

@@ -86,12 +86,7 @@ def export(
 
 
 def run_without_library(path: str | os.PathLike, signature: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Compute the outputs of a SavedModel for one row, in a process with TensorFlow and without the library.
-
-    Args:
-        path: folder of the SavedModel.
-        signature: name of the signature.
-        inputs: plain data by name.
+    """Compute the outputs of a SavedModel for one row, plain data, in a process without the library.
 
     Raises:
         RuntimeError: If the process fails. The message contains its error output.
@@ -110,10 +105,7 @@ def run_without_library(path: str | os.PathLike, signature: str, inputs: dict[st
 
 
 def _export_portable(folder, kind, signatures):
-    """Export LiteRT or ONNX files in float32, for batches of one row.
-
-    Rows have the training length `config.data.sequence_length`, in tokens, bytes of images or sound, or speech frames.
-    """
+    """Export LiteRT or ONNX files in float32, for batches of one row of the training length."""
     name, write = WRITERS[kind]
     length, model = workdir.load_config(folder).data.sequence_length, in_float32(workdir.load_model(folder))
     if isinstance(model, LanguageModel) and not model.backbone.causal:

@@ -46,11 +46,7 @@ def error_message(path: pathlib.Path, reason: str) -> str:
 
 
 def load_model(name: str, path: str | os.PathLike) -> Any:
-    """Load a model or layer from a file without compiling it.
-
-    Args:
-        name: name of the setting in error messages.
-        path: a `.keras` file.
+    """Load a model or layer from a `.keras` file without compiling it. `name`: setting in error messages.
 
     Raises:
         ValueError: If the file does not exist, has another format or is damaged, or Keras cannot create the model.
@@ -77,16 +73,10 @@ def load_model(name: str, path: str | os.PathLike) -> Any:
 
 
 def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int) -> keras.Model:
-    """Load a language model from a file without compiling it.
-
-    Log a warning if the model has more ids than the tokenizer.
-
-    Args:
-        name, path: see `load_model`.
-        vocabulary_size: number of ids of the tokenizer.
+    """Load a language model from a file, see `load_model`. Log a warning if it has more ids than the tokenizer.
 
     Raises:
-        ValueError: If the file has no `LanguageModel`, or its vocabulary is too small; see also `load_model`.
+        ValueError: If the file has no `LanguageModel`, or its vocabulary is smaller than that of the tokenizer.
     """
     model = load_model(name, path)
     if not isinstance(model, LanguageModel):

@@ -23,11 +23,7 @@ from tf_sparse_attention.trainers.shared.checkpoints import Checkpoints, damaged
 
 
 class LocalRun:
-    """Run directory on a local disk.
-
-    Attributes:
-        folder: local folder of the run.
-    """
+    """Run directory in the local `folder`."""
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder: Any = folder
@@ -47,13 +43,13 @@ class LocalRun:
 
 
 class RemoteRun(LocalRun):
-    """Run directory at an address.
+    """Run directory at an address such as "gs://bucket/run", with a temporary local folder.
 
     Args:
-        address: address with a scheme of `etils.epath`, such as "gs://bucket/run".
+        address: address with a scheme of `etils.epath`.
         keep: number of newest checkpoints to keep at the address. Default: 3.
         is_read: whether the run is only read. Calls with the same newest checkpoint then have the same local folder, so
-            that interrupted evaluations resume. Default: False, a new temporary folder.
+            that interrupted evaluations resume. Default: False.
     """
 
     def __init__(self, address: str | os.PathLike, keep: int = 3, is_read: bool = False) -> None:
@@ -77,7 +73,6 @@ class RemoteRun(LocalRun):
 
         Raises:
             ValueError: If all checkpoints are damaged.
-            RemoteError: If the address cannot be reached.
         """
         steps = self._steps()
         for step in reversed(steps):
@@ -149,12 +144,10 @@ def open_run(address: str | os.PathLike, keep: int = 3) -> LocalRun:
 def reading(address: str | os.PathLike) -> Iterator[Any]:
     """Yield a local run directory for commands that read a run. At the end, upload files that they wrote.
 
-    Args:
-        address: a folder, yielded unchanged, or an address. Its newest checkpoint is downloaded.
+    A folder is yielded unchanged. The newest checkpoint at an address is downloaded.
 
     Raises:
         ValueError: If the address has no complete checkpoint.
-        RemoteError: If the address cannot be reached.
     """
     if not remote_files.is_remote(address):
         yield address

@@ -78,11 +78,7 @@ def _is_ignored(number):
 
 
 def discard_output_of_closed_terminal(descriptors: Sequence[int] = (1, 2)) -> None:
-    """Redirect output to /dev/null after the terminal closes. Otherwise, a progress bar would raise an error.
-
-    Args:
-        descriptors: file descriptors. Default: standard output and standard error.
-    """
+    """Redirect output to /dev/null after the terminal closes. Otherwise, a progress bar would raise an error."""
     for descriptor in descriptors:
         try:
             os.write(descriptor, b"")
