@@ -22,14 +22,7 @@ CAUSAL_NOTE = "Routed heads are causal: logits differ from the published logits,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: list of strings. Default: None, the arguments of the process.
-
-    Returns:
-        Exit status: 0, or 2 with a message on standard error if the input is invalid.
-    """
+    """Run the command with the arguments, by default of the process. Return its exit status."""
     options = _parser().parse_args(arguments)  # help needs no backend
     check_backend()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

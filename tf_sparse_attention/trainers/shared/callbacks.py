@@ -73,13 +73,10 @@ class LossSpikes:
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Base class of callbacks that count the steps of a run, including steps before it was resumed.
-
-    Args:
-        start: step at which `fit` starts. Default: 0.
+    """Base class of callbacks that count the steps of a run. `start` is the step at which `fit` starts.
 
     Attributes:
-        step: number of training steps of the run so far.
+        step: number of training steps of the run so far, including steps before it was resumed.
     """
 
     def __init__(self, start: int = 0) -> None:
@@ -286,14 +283,7 @@ class NonfiniteError(ValueError):
 
 
 def make_error(step: int, reason: str, saved_step: int | None, skips: bool) -> NonfiniteError:
-    """Create the error that ends a training.
-
-    Args:
-        step: the last step.
-        reason: numbers that are not finite, as text.
-        saved_step: step of the last checkpoint, or None.
-        skips: whether the training skips updates that are not finite.
-    """
+    """Create the error that ends a training at a step, which may skip updates. `reason`: numbers that are not finite."""
     kept = "No checkpoint was saved" if saved_step is None else f"The checkpoint of step {saved_step} is kept"
     advice = "Try a smaller config.optimizer.learning_rate or config.optimizer.global_clipnorm"
     if not skips:

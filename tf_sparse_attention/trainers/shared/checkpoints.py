@@ -54,19 +54,13 @@ def as_numpy(variable: Any) -> np.ndarray:
 def state_variables(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> dict[str, Any]:
     """Return all variables that later training steps depend on, by names that are the same in every process.
 
-    The variables are weights, non-trainable state (centroids), states of seed generators, and the optimizer's
-    variables with its step. Metrics, sums that replicas exchange within a step, and the number of skipped updates are
+    The variables are weights, non-trainable state (centroids), states of seed generators, and the variables of a built
+    optimizer with its step. Metrics, sums that replicas exchange within a step, and the number of skipped updates are
     not included.
 
-    The name of a weight is its path of layer names below the model. Numbers in automatic names ("dense_7") depend on
-    earlier layers of the process, so they are replaced by numbers from 0 in each parent, in the order of creation.
-
-    Args:
-        model: `keras.Model`.
-        optimizer: built optimizer of the model. Default: None, only the model.
-
-    Returns:
-        Dictionary from "model/PATH" or "optimizer/PATH/SLOT" to `keras.Variable`.
+    The name is "model/PATH", the path of layer names below the model, or "optimizer/PATH/SLOT". Numbers in automatic
+    names ("dense_7") depend on earlier layers of the process, so they are replaced by numbers from 0 in each parent, in
+    the order of creation.
     """
     weights = _model_names(model)
     state = optimizer.variables if optimizer else []
@@ -184,12 +178,8 @@ class Checkpoints:
     ) -> None:
         """Write the checkpoint of a step, then delete all but the newest `keep`. All processes must call this.
 
-        Args:
-            step: number of training steps done.
-            variables: dictionary of variables, see `state_variables`.
-            metadata: plain data about the run, returned by `newest_metadata`.
-            files: additional files to store. Default: none.
-            devices: devices of the run. Default: None, a single process.
+        `variables` are from `state_variables`. `metadata`, plain data, is returned by `newest_metadata`. `files` are
+        stored too.
         """
         devices = OneDevice() if devices is None else devices
         split = {name: variable for name, variable in variables.items() if is_split(variable)}
@@ -288,11 +278,7 @@ class Checkpoints:
                     (folder / os.path.basename(name)).write_bytes(archive.read(name))
 
     def load(self, step: int, variables: dict[str, Any]) -> None:
-        """Assign the checkpoint of a step to variables.
-
-        Args:
-            step: step of a complete checkpoint.
-            variables: dictionary of variables, see `state_variables`. Optimizer variables can be omitted.
+        """Assign the checkpoint of a step to variables, see `state_variables`. Optimizer variables can be omitted.
 
         Raises:
             ValueError: If a variable is missing from the model or from the checkpoint, or has another shape or dtype.

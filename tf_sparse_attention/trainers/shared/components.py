@@ -82,8 +82,7 @@ def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocab
     """Load a language model from a file in the dtype of the configuration.
 
     Raises:
-        ValueError: If a setting of `config.model` differs from its default and from the model; see also
-            `load_language_model`.
+        ValueError: If a setting of `config.model` differs from its default and from the model.
     """
     model = load_language_model("config.model.start_from", path, vocabulary_size)
     for name, setting, actual in _differences(config.model, model):
@@ -131,11 +130,7 @@ def make_batches(config: ml_collections.ConfigDict, store: Any) -> tsa.data.Batc
 
 
 def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Create a `LanguageModel`, seeded by `config.seed`, or load it from the file `config.model.start_from`.
-
-    Raises:
-        ValueError: If a size in `config.model` is missing or invalid, or the file does not exist.
-    """
+    """Create a `LanguageModel`, seeded by `config.seed`, or load it from the file `config.model.start_from`."""
     settings = set_values(config.model)
     check_objective(config)
     if "start_from" in settings:
@@ -176,11 +171,7 @@ def check_objective(config: ml_collections.ConfigDict) -> None:
 
 
 def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
-    """Create the learning-rate schedule of `config.optimizer`.
-
-    Raises:
-        ValueError: If the schedule is unknown, or a setting that it requires is None.
-    """
+    """Create the learning-rate schedule of `config.optimizer`."""
     settings = config.optimizer
     rate, warmup = settings.learning_rate, settings.warmup_steps
     if settings.schedule not in SCHEDULES:
@@ -204,11 +195,7 @@ def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
 
 
 def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.optimizers.Optimizer:
-    """Create the optimizer of `config.optimizer`, which also measures the gradient norm.
-
-    Raises:
-        ValueError: If the name is unknown, or the optimizer lacks a setting.
-    """
+    """Create the optimizer of `config.optimizer`, which also measures the gradient norm."""
     settings = set_values(config.optimizer)
     name = settings.pop("name")
     if name not in OPTIMIZERS:
@@ -241,15 +228,9 @@ def make_tokenizer(
     path: str | os.PathLike | None = None,
     settings: tuple[str, str] = ("config.data.tokenizer", "config.data.vocabulary"),
 ) -> Any:
-    """Create a tokenizer.
+    """Create the tokenizer `name`, one of `KINDS`, from the file or address of its vocabulary. Bytes have none.
 
-    Args:
-        name: one of `KINDS`.
-        path: file or address of the vocabulary. None for bytes.
-        settings: names of the settings of `name` and `path` in error messages.
-
-    Raises:
-        ValueError: If the name is unknown, or a vocabulary is missing or not needed.
+    `settings` are the names of the settings of `name` and `path` in error messages.
     """
     if name not in KINDS:
         raise ValueError(f"`{settings[0]}` must be one of {', '.join(KINDS)}. Received: {name}.")

@@ -216,12 +216,8 @@ def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     """Return the devices of a run.
 
     On TensorFlow: a TPU, the workers in the variable TF_CONFIG, several GPUs, or one device, in this order. On JAX: all
-    devices, including those of other processes, see `JAX_VARIABLES`.
-
-    Raises:
-        ValueError: If the batch size is not divisible by the number of replicas, the devices do not suffice for
-            `train.num_logical_cpus` or `train.model_parallel`, or JAX initialized a GPU before `train.deterministic`
-            was set.
+    devices, including those of other processes, see `JAX_VARIABLES`. A `ValueError` names settings that do not fit
+    them.
     """
     backend, choose = keras.backend.backend(), {"tensorflow": _choose_tensorflow_devices, "jax": _choose_jax_devices}
     if backend not in choose:
@@ -299,11 +295,7 @@ def _choose_jax_devices(num_logical_cpus):
 
 
 def join_jax_processes() -> None:
-    """Join the other processes of JAX if the environment has `JAX_VARIABLES`.
-
-    Raises:
-        ValueError: If the variables are invalid, or JAX_NUM_PROCESSES=auto finds no cluster.
-    """
+    """Join the other processes of JAX if the environment has `JAX_VARIABLES`."""
     import jax
 
     variables = {name: os.environ.get(name, "") for name in JAX_VARIABLES}

@@ -62,14 +62,8 @@ def export(
         Dictionary with "path", "test_result" (text about the test) and, for a SavedModel, the outputs of the test.
 
     Raises:
-        ValueError: If the format does not support an argument or the model, the run has no trained model, or the
-            backend is not TensorFlow.
+        ValueError: If the format does not support an argument or the model, or the run has no trained model.
         RuntimeError: If the SavedModel does not work without the library.
-
-    Example:
-
-    >>> export("runs/demo")["path"]
-    'runs/demo/saved_model'
     """
     check_choice("kind", kind, FORMATS)
     if kind == SAVED_MODEL:

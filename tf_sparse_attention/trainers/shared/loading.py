@@ -73,11 +73,7 @@ def load_model(name: str, path: str | os.PathLike) -> Any:
 
 
 def load_language_model(name: str, path: str | os.PathLike, vocabulary_size: int) -> keras.Model:
-    """Load a language model from a file, see `load_model`. Log a warning if it has more ids than the tokenizer.
-
-    Raises:
-        ValueError: If the file has no `LanguageModel`, or its vocabulary is smaller than that of the tokenizer.
-    """
+    """Load a language model from a file, see `load_model`. Log a warning if it has more ids than the tokenizer."""
     model = load_model(name, path)
     if not isinstance(model, LanguageModel):
         raise ValueError(f"`{name}` must hold a `LanguageModel`. Received: a {type(model).__name__} in {path}.")

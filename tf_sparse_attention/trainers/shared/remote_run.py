@@ -45,11 +45,8 @@ class LocalRun:
 class RemoteRun(LocalRun):
     """Run directory at an address such as "gs://bucket/run", with a temporary local folder.
 
-    Args:
-        address: address with a scheme of `etils.epath`.
-        keep: number of newest checkpoints to keep at the address. Default: 3.
-        is_read: whether the run is only read. Calls with the same newest checkpoint then have the same local folder, so
-            that interrupted evaluations resume. Default: False.
+    The newest `keep` checkpoints are kept at the address. If the run is only read, calls with the same newest
+    checkpoint have the same local folder, so that interrupted evaluations resume.
     """
 
     def __init__(self, address: str | os.PathLike, keep: int = 3, is_read: bool = False) -> None:

@@ -42,11 +42,8 @@ class LocalModelSource:
     ) -> Iterator[list[dict[str, Any]]]:
         """Yield lists of samples, one per seed: first the stable prefixes of their texts, then the complete texts.
 
-        Args:
-            prompt: `bytes`.
-            seeds: integers.
-            length: maximum number of tokens to add.
-            settings: arguments of `Sampling`, or of `BeamSearch` with "num_beams". Beams are yielded once, at the end.
+        `length` is the maximum number of tokens to add. `settings` are arguments of `Sampling`, or of `BeamSearch` with
+        "num_beams"; beams are yielded once, at the end.
 
         Raises:
             ValueError: If a setting is out of range or unknown.
@@ -166,11 +163,7 @@ class SavedModelSource:
 
 
 def make_strategy(settings: dict[str, Any]) -> Any:
-    """Create a `Sampling` from settings, or a `BeamSearch` if they include "num_beams".
-
-    Raises:
-        ValueError: If a setting is out of range or unknown.
-    """
+    """Create a `Sampling` from settings, or a `BeamSearch` if they include "num_beams"."""
     kind: Any = BeamSearch if "num_beams" in settings else Sampling
     unknown = set(settings) - {field.name for field in dataclasses.fields(kind)}
     if unknown:
@@ -180,15 +173,11 @@ def make_strategy(settings: dict[str, Any]) -> Any:
 
 
 def generate(source: Any, request: Request, show: Show | None = None) -> Generated:
-    """Continue a prompt, and write the samples as JSON lines. For None, the default of the source applies.
+    """Continue a prompt, and write the samples as JSON lines.
 
-    Sample i has seed `request.seed` + i, so that each sample is reproducible separately. After an interruption (Ctrl-C,
-    or another signal with `signals.InterruptOnSignal`), the samples so far are returned.
-
-    Args:
-        source: source of samples, see above.
-        request: `Request`. The prompt can have invalid UTF-8. Empty: start of a document.
-        show: function of all samples so far, called whenever they grow.
+    For fields of the request that are None, the default of the source applies. Sample i has seed `request.seed` + i, so
+    that each sample is reproducible separately. After an interruption (Ctrl-C, or another signal with
+    `signals.InterruptOnSignal`), the samples so far are returned.
 
     Returns:
         `Generated`. Samples have "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8),
@@ -228,15 +217,8 @@ def draw(
 ) -> list[dict[str, Any]]:
     """Draw samples of any kind in batches. Write all samples so far after each batch and after Ctrl-C.
 
-    Args:
-        snapshots: function from a range of sample numbers to an iterator over these samples as they grow. All ranges
-            have the same length; the last range can exceed `num_samples`.
-        num_samples: number of samples.
-        write: function of the samples so far.
-        show: as in `generate`.
-
-    Returns:
-        The samples, each with "interrupted".
+    `snapshots` is a function from a range of sample numbers to an iterator over these samples as they grow. All ranges
+    have the same length; the last range can exceed `num_samples`. The result has the samples, each with "interrupted".
 
     Raises:
         KeyboardInterrupt: If interrupted before the first snapshot.
@@ -272,14 +254,9 @@ def chat(
 ) -> None:
     """Answer the turns of a conversation; see `ChatSession`.
 
-    Args:
-        source: a `LocalModelSource` of a `LanguageModel`.
-        turns: texts. The answer directly follows each text.
-        show: function that receives each piece of an answer, then a line break.
-        length: maximum number of tokens of an answer. None: the default of the source.
-        seed: integer.
-        context_length: maximum number of tokens of the conversation.
-        settings: arguments of `Sampling` that replace defaults of the source.
+    `show` receives each piece of an answer, then a line break. `length` is the maximum number of tokens of an answer,
+    and `context_length` of the conversation. `settings` are arguments of `Sampling` that replace defaults of the
+    source.
 
     Raises:
         ValueError: if the source has no language model, a setting is out of range, or the conversation is too long.

@@ -57,15 +57,10 @@ def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Pa
 def result_path(
     workdir: str | os.PathLike, file_name: str, split: str, source: Any, variant: str | None = None
 ) -> pathlib.Path:
-    """Return the path of results for a split.
+    """Return the path of results for a split: `file_name`, such as "evaluation.json", with the split and so on.
 
-    Args:
-        workdir: run directory.
-        file_name: "evaluation.json" or "generated.jsonl", to which the split and so on are added.
-        split: name of the split.
-        source: data of the split, with `name` and `fingerprint`, such as a `TextSource`. For other data than the
-            training data, the file name has the name and a hash of the fingerprint, since names can be equal.
-        variant: name of a variant of the model. Default: None, the trained model.
+    For other data than the training data, the name has the name of the source and a hash of its fingerprint, since
+    names can be equal. `variant` is the name of a variant of the model.
     """
     is_training_data = source.fingerprint == load_source(workdir)["fingerprint"]
     source_part = None if is_training_data else f"{source.name.replace('/', '-')}-{_short_hash(source.fingerprint)}"
@@ -227,10 +222,7 @@ def hold_lock(folder: pathlib.Path) -> Iterator[None]:
     """Hold the lock of a run directory. The lock is released when the process ends, even by a signal.
 
     The file `train.lock` remains and names the last process with the lock. If the file system has no locks, like some
-    network drives, a warning is logged.
-
-    Raises:
-        ValueError: If another process trains in the folder. The message has the id and the host of the process.
+    network drives, a warning is logged. If another process trains in the folder, a `ValueError` names it.
     """
     with open(folder / LOCK, "a+", encoding="utf-8") as file:
         try:
@@ -266,13 +258,8 @@ def _lock(file: IO[str]) -> None:
 def import_model(config: ml_collections.ConfigDict, path: str | os.PathLike, folder: str | os.PathLike) -> keras.Model:
     """Create a run directory from a `.keras` file with a language model, and return the model.
 
-    Args:
-        config: `ml_collections.ConfigDict` with the text, its windows and the tokenizer of the model.
-        path: the file; see `load_language_model`.
-        folder: run directory; created if it does not exist.
-
-    Raises:
-        ValueError: If the folder contains a run.
+    `config` has the text, its windows and the tokenizer of the model. A folder that contains a run raises a
+    `ValueError`.
     """
     if (pathlib.Path(folder).expanduser() / CONFIG).exists():
         raise ValueError(f"`workdir` must not contain a run. Received: workdir={folder}.")

@@ -150,12 +150,8 @@ def _read_step(row):
 class TensorBoard(Writer):
     """Event files for TensorBoard. Training and validation are two runs of TensorBoard, so that they share charts.
 
-    Events are on the disk when a method returns. TensorFlow is not needed.
-
-    Args:
-        folder: parent folder of both runs.
-        start_step: step of the resumed checkpoint. TensorBoard drops later events, from a killed process.
-        settings: settings of the run by name, for the HParams table.
+    Events are on the disk when a method returns. TensorFlow is not needed. TensorBoard drops events after `start_step`,
+    from a killed process. `settings` are listed in the HParams table.
     """
 
     def __init__(self, folder: str | os.PathLike, start_step: int, settings: Mapping[str, Any]) -> None:

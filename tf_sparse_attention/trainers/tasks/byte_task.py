@@ -115,19 +115,11 @@ class ByteTask(Task):
         write: Callable[[list[dict[str, Any]]], None],
         show: Show | None,
     ) -> list[dict[str, Any]]:
-        """Draw samples from a model, and write them.
+        """Draw samples of `length` ids, including the prompt, and write all samples so far with `write`.
 
-        Args:
-            model: a `LanguageModel` with 257 ids.
-            request: `Request` with the number of samples, seed and settings.
-            prompts: function from the indices of samples to their prompts, int32 (T,) each.
-            length: ids per sample, including the prompt.
-            write: function that writes all samples so far.
-            show: function of all samples so far, called whenever they grow.
-
-        Returns:
-            Dictionaries: "token_ids" including the prompt; "num_tokens" without the prompt; the "log_prob" and bits per
-            byte of these tokens; "seed", "interrupted" and the settings.
+        `prompts` is a function from the indices of samples to their prompts, int32 (T,) each. The result has
+        dictionaries: "token_ids" including the prompt; "num_tokens" without the prompt; the "log_prob" and bits per
+        byte of these tokens; "seed", "interrupted" and the settings.
         """
         defaults = {k: value for k, value in self.config.generate.to_dict().items() if k not in ("prompt", "length")}
         settings = request.settings if "num_beams" in request.settings else defaults | request.settings
@@ -152,13 +144,9 @@ class ByteTask(Task):
         return sampling.draw(snapshots, request.num_samples, write, show)
 
     def check_request(self, request: Request, unsupported: Sequence[str], suffix: str, same_prompt: bool) -> None:
-        """Raise a `ValueError` for an unsupported request.
+        """Raise a `ValueError` if a field in `unsupported` is set, or the output file lacks the suffix.
 
-        Args:
-            request: `Request`.
-            unsupported: fields of the request that must be None.
-            suffix: required suffix of the output file.
-            same_prompt: whether all samples have the same prompt. Beam search returns one sample per prompt.
+        Beam search returns one sample per prompt, so it needs one sample if all samples have the same prompt.
         """
         items = self.validation.items
         for name in unsupported:

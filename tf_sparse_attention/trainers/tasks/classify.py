@@ -92,11 +92,8 @@ class Validation(evaluation.Validation):
 def class_scores(nats: float, confusion: np.ndarray) -> dict[str, float]:
     """Compute "loss" in nats per text, "accuracy", and "macro_f1", the mean of 2 TP / (2 TP + FP + FN) over classes.
 
-    A class without true or predicted texts has an F1 of 0, as in `keras.metrics.F1Score(average="macro")`.
-
-    Args:
-        nats: sum over all texts.
-        confusion: int (C, C), numbers of texts by true and predicted class.
+    A class without true or predicted texts has an F1 of 0, as in `keras.metrics.F1Score(average="macro")`. `nats` is
+    the sum over all texts, and `confusion`, int (C, C), has numbers of texts by true and predicted class.
     """
     correct, count = np.diag(confusion), max(int(confusion.sum()), 1)
     f1 = 2 * correct / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)

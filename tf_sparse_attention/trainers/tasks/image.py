@@ -124,19 +124,16 @@ class Task(ByteTask):
     def draw_images(
         self, model: Any, request: Request, images: np.ndarray | None = None, show: Show | None = None
     ) -> Generated:
-        """Draw images, or complete the lower half of given images, and write them to one PNG file.
+        """Draw images, or complete the lower half of the first images of `images`, and write them to one PNG file.
 
         Args:
             model: the model.
             request: `Request` without `prompt` and `length`.
-            images: uint8 (N, H, W, C). The first `request.num_samples` are completed. Default: None, draw new images.
+            images: uint8 (N, H, W, C). Default: None, draw new images.
             show: function of all samples so far, called whenever they grow. Default: None.
 
         Returns:
             `Generated` with samples as of `ByteTask.draw`.
-
-        Raises:
-            ValueError: If the request is unsupported, or there are too few images to complete.
         """
         self.check_request(request, ("prompt", "length"), ".png", same_prompt=images is None)
         if images is not None and request.num_samples > len(images):
@@ -194,11 +191,7 @@ def _decode_partial(codec, sequences):
 
 
 def draw_grid(rows: Sequence[Any]) -> np.ndarray:
-    """Draw a grid of images, uint8 (height, width, 3). Small images are magnified.
-
-    Args:
-        rows: lists or arrays of images, uint8 (H, W, C), all of the same shape.
-    """
+    """Draw a grid of images, uint8 (H, W, C) of one shape, as uint8 (height, width, 3). Small images are magnified."""
     height, width = rows[0][0].shape[:2]
     scale = max(1, -(-MIN_SIZE // max(height, width)))
     size = height * scale + MARGIN, width * scale + MARGIN

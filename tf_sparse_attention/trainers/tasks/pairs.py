@@ -137,14 +137,7 @@ class Validation(evaluation.TokenValidation):
 def generate_targets(
     task: "PairTask", model: Any, buckets: tsa.data.PairBuckets, pairs: np.ndarray, partial: evaluation.ResumableSums
 ) -> list[dict[str, Any]]:
-    """Generate targets, and resume an interrupted generation.
-
-    Args:
-        task: a `PairTask`.
-        model: its model.
-        buckets: the `PairBuckets` of the split.
-        pairs: indices of the pairs.
-        partial: file with the targets of an interrupted generation. The caller removes it.
+    """Generate the targets of pairs, given by their indices, and resume an interrupted generation from `partial`.
 
     Returns:
         One dictionary per pair, in the order of `pairs`: "pair", "source", "target" and "generated".

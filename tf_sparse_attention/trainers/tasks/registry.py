@@ -41,11 +41,7 @@ def make_task(config: ml_collections.ConfigDict) -> Any:
 
 
 def load_task(folder: str | os.PathLike, config: ml_collections.ConfigDict | None = None) -> Any:
-    """Create the task of a run with its saved state. `config` replaces the run's configuration.
-
-    Raises:
-        ValueError: If the folder has no run, or its task does not exist.
-    """
+    """Create the task of a run with its saved state. `config` replaces the run's configuration."""
     from tf_sparse_attention.trainers.shared import loading, workdir  # circular: `workdir` imports this module
 
     config = workdir.load_config(folder) if config is None else config

@@ -257,13 +257,7 @@ class Task(task.Task):
 def find_recordings(task: "Task", data: str, count: int) -> Iterator[dict[str, Any]]:
     """Yield recordings as dictionaries: "name", "features" (T, F), and for a split "reference", the transcript.
 
-    Args:
-        task: the task.
-        data: a file NAME.wav or NAME.npz, or the name of a split.
-        count: maximum number of recordings of a split.
-
-    Raises:
-        ValueError: If the file or split is invalid, or `data` is the content of a file.
+    `data` is a file NAME.wav or NAME.npz, or the name of a split, of which at most `count` recordings are yielded.
     """
     if min(data, default=" ") < " ":  # control characters: file content of --prompt_file
         raise ValueError(
@@ -282,13 +276,9 @@ def find_recordings(task: "Task", data: str, count: int) -> Iterator[dict[str, A
 def read_recordings(path: str, description: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the recordings of a file as dictionaries: "name" and "features" (T, F).
 
-    Args:
-        path: NAME.wav, or NAME.npz with the array "features" (T, F). Optional arrays: "offsets", the start of each
-            recording and the end of the last recording, and "scale", see `tsa.data.open_speech`.
-        description: settings of the features; see `SpeechSource`.
-
-    Raises:
-        ValueError: If the file is invalid or damaged, or the model was trained on features and the file has audio.
+    The file is NAME.wav, or NAME.npz with the array "features" (T, F). Optional arrays: "offsets", the start of each
+    recording and the end of the last recording, and "scale", see `tsa.data.open_speech`. `description` has the settings
+    of the features; see `SpeechSource`.
     """
     file = pathlib.Path(path).expanduser()
     if not file.is_file():

@@ -41,9 +41,7 @@ SAMPLING = ("temperature", "top_p")  # settings of `config.generate`
 def check_settings(config: ml_collections.ConfigDict, required: Names, excluded: Names) -> None:
     """Raise a `ValueError` if a required setting is missing, or an excluded setting is set.
 
-    Args:
-        config: the configuration.
-        required, excluded: names of settings by section. None, False, 0 and empty values count as missing.
+    None, False, 0 and empty values count as missing.
     """
     for is_required, sections in ((True, required), (False, excluded)):
         for section, names in sections.items():
@@ -59,10 +57,7 @@ def check_settings(config: ml_collections.ConfigDict, required: Names, excluded:
 def check_read(settings: ml_collections.ConfigDict, task: str, names: Names) -> None:
     """Raise a `ValueError` if a setting that the task ignores differs from its default.
 
-    Args:
-        settings: a configuration or a part of one. Settings that are None are not checked.
-        task: name of the task.
-        names: names of the settings that the task reads in addition to `COMMON`, by section.
+    `settings` is a configuration or a part of one; None is not checked. The task reads `names` in addition to `COMMON`.
     """
     defaults = base.get_config().to_dict()
     for section, values in settings.to_dict().items():
