@@ -155,13 +155,7 @@ def main() -> None:
     if CHAT.value:
         return run_chat()
     request = Request(
-        read_prompt(),
-        COMPLETE.value,
-        NUM_SAMPLES.value,
-        LENGTH.value,
-        SEED.value,
-        OUTPUT.value,
-        given_settings(),
+        read_prompt(), COMPLETE.value, NUM_SAMPLES.value, LENGTH.value, SEED.value, OUTPUT.value, given_settings()
     )
     progress = Progress(NUM_SAMPLES.value)
     with signals.InterruptOnSignal() as stop:

@@ -19,11 +19,7 @@ import ml_collections
 
 from tf_sparse_attention.trainers.configs import base
 
-VARIANTS = {
-    "wikitext103_local_cluster4k": 4096,
-    "wikitext103_local_cluster1k": 1024,
-    "wikitext103_local4k": 4096,
-}
+VARIANTS = {"wikitext103_local_cluster4k": 4096, "wikitext103_local_cluster1k": 1024, "wikitext103_local4k": 4096}
 
 
 def get_config(variant: str = "wikitext103_local_cluster4k") -> ml_collections.ConfigDict:

@@ -313,11 +313,7 @@ class LogSkipped(StepCallback):
     """
 
     def __init__(
-        self,
-        start: int,
-        every: int,
-        describe: Callable[[int], str],
-        make_error: Callable[[int, str], Exception],
+        self, start: int, every: int, describe: Callable[[int], str], make_error: Callable[[int, str], Exception]
     ) -> None:
         super().__init__(start)
         self._every, self._describe, self._make_error = every, describe, make_error
