@@ -3,6 +3,7 @@
 import errno
 import pathlib
 import sys
+import types
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_a_full_disk_here_is_told_as_such(place, tmp_path, monkeypatch):
     def fill(source, target, length):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(remote_files.shutil, "copyfileobj", fill)
+    monkeypatch.setattr(remote_files, "shutil", types.SimpleNamespace(copyfileobj=fill))
     with pytest.raises(OSError, match="No space left on device") as raised:
         remote_files.download(place / "file", tmp_path / "file")
     assert raised.value.errno == errno.ENOSPC

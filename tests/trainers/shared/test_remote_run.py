@@ -1,5 +1,7 @@
 """Run directories at an address: valid checkpoints, and interrupted uploads."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -61,7 +63,7 @@ def cut_off(monkeypatch, error=ConnectionError):
         target.write(source.read(20))
         raise error("the line is dead")
 
-    monkeypatch.setattr(remote_files.shutil, "copyfileobj", half)
+    monkeypatch.setattr(remote_files, "shutil", types.SimpleNamespace(copyfileobj=half))
 
 
 def remote(address, step):

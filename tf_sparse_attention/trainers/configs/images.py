@@ -15,9 +15,8 @@ Command:   tsa-train --config=images --config.data.tfds=cifar10 \
 Hardware:  2 CPU cores, 8 GB of memory; one NVIDIA H200 for the second command
 Time:      not run to the end by the trainer; 250 steps with a shorter schedule: 4 minutes on shared cores. GPU: 30
            seconds of training per variant, 1,700 to 2,500 steps
-Score:     "mixed" after the 250 steps on 2,000 images of CIFAR-10: 5.94 bits per dimension on 500 other images. GPU,
-           mean of two seeds (spread): local 3.758 (0.046), strided 3.758 (0.068), local_2d 3.774 (0.048), mixed 3.784
-           (0.007), top_k 3.824 (0.071). No variant is better by more than the spread
+Score:     "mixed" after the 250 steps on 2,000 images of CIFAR-10: 5.94 bits per dimension on 500 other images. GPU:
+           docs/tasks.md
 """
 
 import ml_collections

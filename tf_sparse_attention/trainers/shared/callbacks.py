@@ -283,7 +283,7 @@ class NonfiniteError(ValueError):
 
 
 def make_error(step: int, reason: str, saved_step: int | None, skips: bool) -> NonfiniteError:
-    """Create the error that ends a training at a step, which may skip updates. `reason`: numbers that are not finite."""
+    """Create the error that ends a training at a step. `reason`: numbers that are not finite."""
     kept = "No checkpoint was saved" if saved_step is None else f"The checkpoint of step {saved_step} is kept"
     advice = "Try a smaller config.optimizer.learning_rate or config.optimizer.global_clipnorm"
     if not skips:

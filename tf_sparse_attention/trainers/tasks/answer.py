@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import ml_collections
 from rouge_score.rouge_scorer import RougeScorer
 
-from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
 from tf_sparse_attention.trainers.tasks.task import Names, check_settings
 
@@ -23,10 +22,8 @@ class Task(PairTask):
     """Question answering with one tokenizer for both sides; see `trainers.tasks.task.Task`."""
 
     settings: ClassVar[Names] = {
-        "data": pairs.DATA,
-        "model": (*pairs.MODEL, "start_from", "causal"),
-        "train": pairs.TRAIN,
-        "generate": pairs.GENERATE,
+        **PairTask.settings,
+        "model": (*PairTask.settings["model"], "start_from", "causal"),
     }
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
-import ml_collections
 import numpy as np
 from keras import ops
 
@@ -24,7 +23,6 @@ from tf_sparse_attention.trainers.tasks.task import (
     Names,
     Request,
     Show,
-    check_settings,
 )
 
 NUM_PRINTED = 10  # labels printed for a prompt
@@ -110,10 +108,7 @@ class Task(TextTask):
         "generate": ("prompt",),
     }
     validation = Validation
-
-    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
-        check_settings(config, {}, {"model": ("causal",)})
-        super().__init__(config, state)
+    _excluded: ClassVar[Names] = {"model": ("causal",)}
 
     def get_state(self) -> dict[str, Any]:
         """Return the description of the tokenizer, and the labels."""

@@ -51,6 +51,10 @@ class TextTask(task.Task):
         """Return the description of the tokenizer."""
         return {"tokenizer": components.describe(self.tokenizer)}
 
+    def make_model(self) -> keras.Model:
+        """Create a `LanguageModel`; see `components.make_model`."""
+        return components.make_model(self.config, self.tokenizer.vocabulary_size)
+
     def make_sample_source(self, model: Any) -> sampling.LocalModelSource:
         """Return the sample source of a model."""
         return sampling.LocalModelSource(model, self.tokenizer, self.config.generate.to_dict())
@@ -58,6 +62,18 @@ class TextTask(task.Task):
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
         """Generate text; see `sampling.generate`."""
         return sampling.generate(self.make_sample_source(model), request, show)
+
+    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
+        """Write a SavedModel with `export_language_model`."""
+        sizes = {name: self.config.data[name] for name in ("sequence_length", "batch_size")}
+        options: dict[str, Any] = {**sizes, "jit_compile": jit_compile, "weight_dtype": weight_dtype}
+        tsa.export.export_language_model(model, path, self.tokenizer, **options)
+
+        def describe(scores):
+            counts = f"{scores['nats']:.2f} nats, {scores['num_bytes']} bytes"
+            return f"{LINE!r} has {scores['bits_per_byte']:.4f} bits per byte ({counts})"
+
+        return ExportTest("score", {"text": [LINE]}, describe)
 
 
 class Validation(evaluation.TokenValidation):
@@ -173,34 +189,6 @@ class Task(TextTask):
             )
         logging.info("%s: %d training tokens", self.source.name, store.num_tokens)
         return components.make_batches(self.config, store)
-
-    def make_model(self) -> keras.Model:
-        """Create a `LanguageModel`; see `components.make_model`."""
-        return components.make_model(self.config, self.tokenizer.vocabulary_size)
-
-    def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
-        """Write a SavedModel with `export_language_model`."""
-        return export(self, model, path, jit_compile, weight_dtype)
-
-
-def export(task: TextTask, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
-    """Export the language model of a task; see `Task.export`."""
-    data = task.config.data
-    tsa.export.export_language_model(
-        model,
-        path,
-        task.tokenizer,
-        sequence_length=data.sequence_length,
-        batch_size=data.batch_size,
-        jit_compile=jit_compile,
-        weight_dtype=weight_dtype,
-    )
-
-    def describe(scores):
-        counts = f"{scores['nats']:.2f} nats, {scores['num_bytes']} bytes"
-        return f"{LINE!r} has {scores['bits_per_byte']:.4f} bits per byte ({counts})"
-
-    return ExportTest("score", {"text": [LINE]}, describe)
 
 
 def compressed_bits_per_byte(documents: Iterable[bytes]) -> dict[str, float | None]:

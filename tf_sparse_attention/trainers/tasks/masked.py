@@ -1,11 +1,9 @@
 """Masked language modeling: a bidirectional model predicts the masked tokens of a text."""
 
-from typing import Any, ClassVar
-
-import ml_collections
+from typing import ClassVar
 
 from tf_sparse_attention.trainers.tasks import language_model
-from tf_sparse_attention.trainers.tasks.task import LANGUAGE_MODEL, Names, check_settings
+from tf_sparse_attention.trainers.tasks.task import LANGUAGE_MODEL, Names
 
 
 class Task(language_model.Task):
@@ -16,7 +14,5 @@ class Task(language_model.Task):
         "model": LANGUAGE_MODEL,
         "train": language_model.Task.settings["train"],
     }
-
-    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
-        check_settings(config, {"data": ("mask_rate",)}, {"model": ("causal",)})
-        super().__init__(config, state)
+    _required: ClassVar[Names] = {"data": ("mask_rate",)}
+    _excluded: ClassVar[Names] = {"model": ("causal",)}

@@ -6,10 +6,9 @@ import json
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
-import ml_collections
 import numpy as np
 from absl import logging
 
@@ -18,9 +17,8 @@ from tf_sparse_attention.generation import BeamSearch
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
 from tf_sparse_attention.models.backbone_options import merge_arguments
 from tf_sparse_attention.trainers.shared import components, evaluation, sampling, workdir
-from tf_sparse_attention.trainers.tasks import language_model
 from tf_sparse_attention.trainers.tasks.language_model import TOKENIZER, TextTask
-from tf_sparse_attention.trainers.tasks.task import SAMPLING, Examples, ExportTest, check_settings
+from tf_sparse_attention.trainers.tasks.task import SAMPLING, Examples, ExportTest, Names
 
 LINE = "This is a line of text."  # input that tests an exported model
 BATCH_SIZE = 8  # of generated targets
@@ -28,16 +26,6 @@ NUM_SHOWN, SHOWN_CHARACTERS = 2, 400  # generated targets in TensorBoard and rep
 TEXTS = ("source", "target", "generated")
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L"}  # names of scores in reports
 WITHOUT_SOURCE = "without_source"
-
-# Required settings of all tasks with pairs, and settings that they read.
-FIELDS = {"data": ("source_field", "target_field")}
-DATA = (*TOKENIZER, *FIELDS["data"], "unit", "target_end")
-MODEL = (
-    *("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings"),
-    *("preset", "reproduce_reference", "tie_embeddings", "use_output_bias"),
-)
-TRAIN = ("generated_targets", "generated_beams", "label_smoothing")
-GENERATE = ("prompt", "length", *SAMPLING)
 
 
 class Validation(evaluation.TokenValidation):
@@ -167,14 +155,20 @@ class PairTask(TextTask):
     """Base class of tasks with pairs of a source and a target; see `Task`.
 
     With `config.model.cross_attention`, the model is an encoder-decoder. Without it, the model is a language model of
-    the source followed by the target. Only targets are scored. A subclass defines `settings` and `score_targets`.
+    the source followed by the target. Only targets are scored. A subclass defines `score_targets`.
     """
 
+    settings: ClassVar[Names] = {
+        "data": (*TOKENIZER, "source_field", "target_field", "unit", "target_end"),
+        "model": (
+            *("cross_attention", "encoder_attention", "num_encoder_layers", "share_embeddings"),
+            *("preset", "reproduce_reference", "tie_embeddings", "use_output_bias"),
+        ),
+        "train": ("generated_targets", "generated_beams", "label_smoothing"),
+        "generate": ("prompt", "length", *SAMPLING),
+    }
     validation = Validation
-
-    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
-        check_settings(config, FIELDS, {})
-        super().__init__(config, state)
+    _required: ClassVar[Names] = {"data": ("source_field", "target_field")}
 
     @property
     def has_encoder(self) -> bool:
@@ -205,7 +199,7 @@ class PairTask(TextTask):
     def make_model(self) -> keras.Model:
         """Create a `SequenceToSequence` with one vocabulary for both sides, or a `LanguageModel`."""
         if not self.has_encoder:
-            return components.make_model(self.config, self.tokenizer.vocabulary_size)
+            return super().make_model()
         settings, vocabulary_size = components.set_values(self.config.model), self.tokenizer.vocabulary_size
         arguments = components.backbone_arguments(self.config)
         del arguments["causal"]  # decoders are causal, encoders are not
@@ -246,7 +240,7 @@ class PairTask(TextTask):
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
         """Write a SavedModel with `export_sequence_to_sequence` or `export_language_model`."""
         if not self.has_encoder:
-            return language_model.export(self, model, path, jit_compile, weight_dtype)
+            return super().export(model, path, jit_compile, weight_dtype)
         options: dict[str, Any] = {"jit_compile": jit_compile, "weight_dtype": weight_dtype}
         tsa.export.export_sequence_to_sequence(model, path, self.tokenizer, **options)
         settings = {"max_length": 20, "temperature": 0.0, "top_p": 1.0, "seed": 0}

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
-import ml_collections
 import numpy as np
 from keras import ops
 
@@ -30,7 +29,6 @@ from tf_sparse_attention.trainers.tasks.task import (
     Names,
     Request,
     Show,
-    check_settings,
 )
 
 NUM_FRAMES = 100  # input that tests an exported model
@@ -153,10 +151,8 @@ class Task(task.Task):
         "train": ("num_beams", "evaluation_attention"),
     }
     validation = Validation
-
-    def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
-        check_settings(config, {"model": ("num_layers", "hidden_dim", "attention")}, {"model": ("causal",)})
-        super().__init__(config, state)
+    _required: ClassVar[Names] = {"model": components.SIZES}
+    _excluded: ClassVar[Names] = {"model": ("causal",)}
 
     @functools.cached_property
     def source(self) -> tsa.data.SpeechSource:

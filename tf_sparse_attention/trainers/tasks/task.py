@@ -106,8 +106,11 @@ class Task:
     settings: ClassVar[Names]
     validation: ClassVar[Any]
     source: Any
+    _required: ClassVar[Names] = {}  # see `check_settings`
+    _excluded: ClassVar[Names] = {}
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
+        check_settings(config, self._required, self._excluded)
         self.config, self._state = config, state or {}
 
     def get_state(self) -> dict[str, Any]:

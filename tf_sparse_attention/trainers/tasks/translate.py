@@ -1,14 +1,13 @@
 """Translation of documents or paragraphs with an encoder-decoder."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import ml_collections
 import sacrebleu
 
-from tf_sparse_attention.trainers.tasks import pairs
 from tf_sparse_attention.trainers.tasks.pairs import PairTask
-from tf_sparse_attention.trainers.tasks.task import Names, check_settings
+from tf_sparse_attention.trainers.tasks.task import check_settings
 
 REQUIRED = {"model": ("num_layers", "hidden_dim", "attention", "cross_attention")}
 # A preset specifies encoder and decoder.
@@ -17,13 +16,6 @@ EXCLUDED_WITH_PRESET = {"model": ("encoder_attention", "num_encoder_layers")}
 
 class Task(PairTask):
     """Translation with one tokenizer for sources and targets; see `trainers.tasks.task.Task`."""
-
-    settings: ClassVar[Names] = {
-        "data": pairs.DATA,
-        "model": pairs.MODEL,
-        "train": pairs.TRAIN,
-        "generate": pairs.GENERATE,
-    }
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
         super().__init__(config, state)
