@@ -58,7 +58,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the command."""
     flags.mark_flag_as_required("workdir")
     command_line.run(__name__, main)
 

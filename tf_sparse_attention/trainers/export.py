@@ -42,7 +42,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the command."""
     flags.mark_flag_as_required("workdir")
     # Keras reads this at import. SavedModels require TensorFlow, regardless of the training backend.
     os.environ["KERAS_BACKEND"] = "tensorflow"

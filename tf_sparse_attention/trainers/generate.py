@@ -87,7 +87,6 @@ def given_settings() -> dict[str, Any]:
 
 
 def run_chat() -> None:
-    """Answer the lines of the standard input."""
     from tf_sparse_attention.trainers.shared import remote_run, sampling, workdir
     from tf_sparse_attention.trainers.tasks import registry
 
@@ -107,7 +106,6 @@ def run_chat() -> None:
 
 
 def write(text: str) -> None:
-    """Write text to the standard output at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -175,7 +173,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the command."""
     flags.mark_flags_as_mutual_exclusive(SOURCES, required=True)
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
     for flag in (PROMPT, PROMPT_FILE, OUTPUT, COMPLETE, "num_beams"):

@@ -31,7 +31,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the command."""
     flags.mark_flags_as_required(["model", "workdir"])
     command_line.run(__name__, main)
 

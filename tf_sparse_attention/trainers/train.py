@@ -42,7 +42,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the command."""
     flags.mark_flags_as_required(["config", "workdir"])
     command_line.run(__name__, main)
 

@@ -35,7 +35,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the command."""
     flags.mark_flag_as_required("output")
     command_line.run(__name__, main)
 

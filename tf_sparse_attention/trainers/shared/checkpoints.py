@@ -160,12 +160,10 @@ class Checkpoints:
         self.folder, self.keep = pathlib.Path(folder), keep
 
     def steps(self) -> list[int]:
-        """Return the steps of all checkpoints, sorted."""
         steps = (parse_step(path.name) for path in self.folder.glob("step_*.npz"))
         return sorted(step for step in steps if step is not None)
 
     def path(self, step: int) -> pathlib.Path:
-        """Return the path of the checkpoint of a step."""
         return self.folder / f"step_{step:09d}.npz"
 
     def save(
@@ -209,7 +207,6 @@ class Checkpoints:
         self._remove_old(step)
 
     def _part(self, step, number):
-        """Return the path of the shards of a process."""
         return self.path(step).with_suffix(f".part_{number}.npz")
 
     def _write_part(self, step, variables, number):
@@ -271,7 +268,6 @@ class Checkpoints:
         return metadata
 
     def extract_files(self, step: int, folder: pathlib.Path) -> None:
-        """Extract the files in the checkpoint of a step to a folder."""
         with zipfile.ZipFile(self.path(step)) as archive:
             for name in archive.namelist():
                 if name.startswith(FILES):

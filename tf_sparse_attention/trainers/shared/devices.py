@@ -48,7 +48,6 @@ class OneDevice:
 
     @property
     def is_single_process(self) -> bool:
-        """Whether the run has no other processes."""
         return self.num_processes == 1
 
     def scope(self) -> Any:

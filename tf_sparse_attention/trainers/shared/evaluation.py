@@ -81,7 +81,6 @@ class Validation:
         return {}
 
     def examples(self) -> Examples:
-        """Return examples for TensorBoard. By default, none."""
         return Examples()
 
     @staticmethod

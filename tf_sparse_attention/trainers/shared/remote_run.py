@@ -127,7 +127,6 @@ class RemoteRun(LocalRun):
         return self.path / workdir.CHECKPOINTS / self._checkpoints.path(step).name
 
     def _steps(self):
-        """Return the steps of all checkpoints at the address, sorted."""
         steps = map(parse_step, remote_files.names(self.path / workdir.CHECKPOINTS))
         return sorted(step for step in steps if step is not None)
 

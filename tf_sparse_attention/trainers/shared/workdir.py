@@ -78,12 +78,10 @@ def _as_file_name(name):
 
 
 def _short_hash(text):
-    """Return a hash of 8 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
-    """Write the `ml_collections.ConfigDict` of a run."""
     save_json(workdir, CONFIG, config.to_dict())
 
 

@@ -36,7 +36,6 @@ class Validation(ByteValidation):
     metric, items = "bits_per_byte", "recordings"
 
     def batches(self) -> dict[str, tsa.data.Batches]:
-        """Return windows of the recordings."""
         data = self.task.config.data
         sizes = data.batch_size, data.sequence_length, data.use_packing
         return {"": tsa.data.evaluation_batches(self.data, *sizes, max_windows=self.limit, overlap=data.overlap)}
@@ -74,11 +73,9 @@ class Task(ByteTask):
 
     @functools.cached_property
     def source(self) -> tsa.data.AudioSource:
-        """The recordings that `config.data` specifies."""
         return tsa.data.open_audio(**components.data_settings(self.config, "sample_rate"))
 
     def make_codec(self) -> tsa.data.AudioCodec:
-        """Create the codec of the recordings."""
         return tsa.data.AudioCodec(self.source.sample_rate)
 
     def open_split(self, split: str) -> tsa.data.TokenStore:
@@ -123,7 +120,6 @@ class Task(ByteTask):
         return Generated(samples, "\n".join(rows), paths[0] if paths else None)
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
-        """Write a SavedModel with `export_audio`."""
         sizes = self.config.data.sequence_length, self.config.data.batch_size
         tsa.export.export_audio(model, path, self.codec, *sizes, jit_compile, weight_dtype)
         count = max(1, self.codec.sample_rate // 10)

@@ -45,7 +45,6 @@ class ByteValidation(evaluation.TokenValidation):
         return {"loss": loss, self.metric: loss / math.log(2)}
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers of bytes and items."""
         return {"bytes": scores["tokens"], self.items: self.num_items()}
 
     @classmethod
@@ -86,7 +85,6 @@ class ByteTask(Task):
         super().__init__(config, state)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the config of the codec."""
         return {"codec": self.codec.get_config()}
 
     @functools.cached_property
@@ -95,7 +93,6 @@ class ByteTask(Task):
         return self.codec_class.from_config(self._state["codec"]) if "codec" in self._state else self.make_codec()
 
     def make_codec(self) -> Any:
-        """Create the codec of the data."""
         raise NotImplementedError
 
     def open_split(self, split: str) -> Any:

@@ -116,7 +116,6 @@ class Task(TextTask):
 
     @functools.cached_property
     def source(self) -> tsa.data.LabeledSource:
-        """The texts and labels that `config.data` specifies."""
         return tsa.data.open_labeled(**components.data_settings(self.config, "text_feature", "label_feature"))
 
     @functools.cached_property

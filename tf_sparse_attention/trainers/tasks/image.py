@@ -71,12 +71,10 @@ class Task(ByteTask):
 
     @functools.cached_property
     def source(self) -> tsa.data.ImageSource:
-        """The images that `config.data` specifies."""
         shape = self.config.data.image_shape or None
         return tsa.data.open_images(image_shape=shape, **components.data_settings(self.config))
 
     def make_codec(self) -> tsa.data.ImageCodec:
-        """Create the codec of the images."""
         data = self.config.data
         block = tuple(data.image_block) or None
         return tsa.data.ImageCodec(*self.source.shape, order=data.image_order, block_shape=block)
@@ -155,7 +153,6 @@ class Task(ByteTask):
         return Generated(samples, "\n".join(self.describe_samples(samples)), request.path)
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
-        """Write a SavedModel with `export_images`."""
         tsa.export.export_images(model, path, self.codec, self.config.data.batch_size, jit_compile, weight_dtype)
         grey = np.full((1, *self.codec.shape), GREY, np.uint8).tolist()
         text = "a grey image has {bits_per_dim:.4f} bits per dimension"

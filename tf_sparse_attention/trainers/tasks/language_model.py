@@ -37,7 +37,6 @@ class TextTask(task.Task):
 
     @functools.cached_property
     def source(self) -> Any:
-        """The text that `config.data` specifies."""
         return tsa.data.open_source(**components.data_settings(self.config, *base.SOURCE_SETTINGS))
 
     @functools.cached_property
@@ -48,7 +47,6 @@ class TextTask(task.Task):
         return components.make_tokenizer(self.config.data.tokenizer, self.config.data.vocabulary)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the description of the tokenizer."""
         return {"tokenizer": components.describe(self.tokenizer)}
 
     def make_model(self) -> keras.Model:
@@ -56,7 +54,6 @@ class TextTask(task.Task):
         return components.make_model(self.config, self.tokenizer.vocabulary_size)
 
     def make_sample_source(self, model: Any) -> sampling.LocalModelSource:
-        """Return the sample source of a model."""
         return sampling.LocalModelSource(model, self.tokenizer, self.config.generate.to_dict())
 
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
@@ -64,7 +61,6 @@ class TextTask(task.Task):
         return sampling.generate(self.make_sample_source(model), request, show)
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> ExportTest:
-        """Write a SavedModel with `export_language_model`."""
         sizes = {name: self.config.data[name] for name in ("sequence_length", "batch_size")}
         options: dict[str, Any] = {**sizes, "jit_compile": jit_compile, "weight_dtype": weight_dtype}
         tsa.export.export_language_model(model, path, self.tokenizer, **options)

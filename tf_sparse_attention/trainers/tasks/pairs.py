@@ -186,7 +186,6 @@ class PairTask(TextTask):
         raise NotImplementedError
 
     def open_buckets(self, split: str) -> tsa.data.PairBuckets:
-        """Open the pairs of a split, bucketed by length."""
         data = self.config.data
         source = tsa.data.open_token_store(self.source.source, self.tokenizer, split)
         target = tsa.data.open_token_store(self.source.target, self.tokenizer, split)
@@ -217,7 +216,6 @@ class PairTask(TextTask):
         return SequenceToSequence(encoder, LanguageModel(decoder, dtype=dtype, **head), dtype=dtype)
 
     def compile_arguments(self) -> dict[str, Any]:
-        """Return the loss, with `config.train.label_smoothing`."""
         return {"loss": tsa.models.language_model_loss(self.config.train.label_smoothing)}
 
     def write_targets(self, model: Any, sources: Sequence[np.ndarray], strategy: Any) -> list[str]:

@@ -156,7 +156,6 @@ class Task(task.Task):
 
     @functools.cached_property
     def source(self) -> tsa.data.SpeechSource:
-        """The recordings that `config.data` specifies."""
         has_features = str(self.config.data.path).endswith(".npz")
         return tsa.data.open_speech(**components.data_settings(self.config, *(() if has_features else SOUND)))
 
@@ -186,7 +185,6 @@ class Task(task.Task):
         return tsa.data.open_speech_store(self.source, split, state["labels"])
 
     def open_buckets(self, split: str) -> tsa.data.SpeechBuckets:
-        """Open the recordings of a split, bucketed by length."""
         data = self.config.data
         sizes = data.batch_size, data.sequence_length, self.config.model.subsampling
         return tsa.data.SpeechBuckets(self.open_store(split), *sizes)
@@ -198,7 +196,6 @@ class Task(task.Task):
         return self.open_buckets(data.train_split).training_batches(self.config.seed, tsa.data.FeatureMasks(*masks))
 
     def make_model(self) -> keras.Model:
-        """Create a `SpeechRecognizer`."""
         state, subsampling = self.get_state(), self.config.model.subsampling
         arguments, num_features = components.backbone_arguments(self.config), len(state["mean"])
         if subsampling == 1:
@@ -211,7 +208,6 @@ class Task(task.Task):
         return {"loss": tsa.models.CTCLoss()}
 
     def as_text(self, ids: Any) -> str:
-        """Return label ids as text."""
         return join_labels(ids, self.get_state()["labels"], self.get_state()["unit"])
 
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:

@@ -26,7 +26,6 @@ class Task(PairTask):
 
     @property
     def has_encoder(self) -> bool:
-        """True: the model always has an encoder."""
         return True
 
     def score_targets(self, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
