@@ -140,7 +140,7 @@ class Progress:
 
 
 def main() -> None:
-    from tf_sparse_attention.trainers.shared import remote_run, sampling, signals, workdir
+    from tf_sparse_attention.trainers.shared import callbacks, remote_run, sampling, workdir
     from tf_sparse_attention.trainers.tasks import registry
     from tf_sparse_attention.trainers.tasks.task import Request
 
@@ -156,7 +156,7 @@ def main() -> None:
         read_prompt(), COMPLETE.value, NUM_SAMPLES.value, LENGTH.value, SEED.value, OUTPUT.value, given_settings()
     )
     progress = Progress(NUM_SAMPLES.value)
-    with signals.InterruptOnSignal() as stop:
+    with callbacks.InterruptOnSignal() as stop:
         if WORKDIR.value is None:
             generated = sampling.generate(make_sample_source(), request, progress)
         else:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.trainers.shared import callbacks, sampling, signals
+from tf_sparse_attention.trainers.shared import callbacks, sampling
 from tf_sparse_attention.trainers.shared.callbacks import LossSpikes
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 
@@ -97,7 +97,7 @@ def test_a_signal_ends_a_generation_with_the_samples_so_far():
                 os.kill(os.getpid(), number)
                 signal.sigtimedwait([], 1)
 
-        with signals.InterruptOnSignal() as stop:
+        with callbacks.InterruptOnSignal() as stop:
             samples = sampling.draw(snapshots, 10, written.append)
         assert (stop.received, stop.status) == (number, 128 + number)
         assert [sample["interrupted"] for sample in samples] == [False] * 8 + [True] * 2
@@ -105,10 +105,10 @@ def test_a_signal_ends_a_generation_with_the_samples_so_far():
 
 
 def test_a_signal_before_the_first_sample_has_its_exit_status():
-    with pytest.raises(SystemExit, match="143"), signals.InterruptOnSignal():
+    with pytest.raises(SystemExit, match="143"), callbacks.InterruptOnSignal():
         os.kill(os.getpid(), signal.SIGTERM)
         signal.sigtimedwait([], 1)
-    with pytest.raises(KeyError), signals.InterruptOnSignal():
+    with pytest.raises(KeyError), callbacks.InterruptOnSignal():
         raise KeyError
 
 
@@ -117,7 +117,7 @@ def test_output_to_a_closed_terminal_is_discarded():
     os.close(terminal)
     with pytest.raises(OSError, match="Input/output error"):
         os.write(descriptor, b"text")
-    signals.discard_output_of_closed_terminal([descriptor])
+    callbacks.discard_output_of_closed_terminal([descriptor])
     assert os.write(descriptor, b"text") == 4
     os.close(descriptor)
 

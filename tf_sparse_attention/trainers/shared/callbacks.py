@@ -2,11 +2,12 @@
 
 import collections
 import math
+import os
 import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -16,8 +17,7 @@ from keras import ops
 from tf_sparse_attention.layers.parts.adaptive_span import find_spans
 from tf_sparse_attention.layers.parts.selectors import Centroids
 from tf_sparse_attention.trainers.shared.checkpoints import as_numpy
-from tf_sparse_attention.trainers.shared.devices import OneDevice
-from tf_sparse_attention.trainers.shared.signals import SignalContext
+from tf_sparse_attention.trainers.shared.devices import SIGNALS, OneDevice
 
 WINDOW, MIN_LOSSES = 100, 20  # maximum and minimum number of losses to compare with
 NUM_DEVIATIONS = 6.0
@@ -141,6 +141,81 @@ class CallEvery(StepCallback):
         if is_last or self.has_passed(before, self._every):
             self.sync()
             self._function(self.step)
+
+
+class SignalContext:
+    """Base class of contexts in which the first signal calls `on_signal` instead of ending the process.
+
+    A second signal of the same kind ends the process, except SIGHUP: shell and system can each send one. If SIGHUP is
+    ignored, as under `nohup`, it stays ignored.
+
+    Attributes:
+        received: the first `signal.Signals` that was received, or None.
+    """
+
+    MESSAGE = "stopping"  # printed after a signal
+
+    received: signal.Signals | None = None
+
+    def signals_to_handle(self) -> Sequence[signal.Signals]:
+        """Return the signals that get a handler."""
+        return SIGNALS
+
+    def __enter__(self) -> Self:
+        hangup = getattr(signal, "SIGHUP", None)  # Windows has no SIGHUP
+        is_ignored = hangup is not None and signal.getsignal(hangup) == signal.SIG_IGN
+        numbers = [number for number in self.signals_to_handle() if not (is_ignored and number == hangup)]
+        self._before = {number: signal.signal(number, self._handle) for number in numbers}
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number, frame):
+        received = signal.Signals(number)
+        self.received = self.received or received
+        second = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        signal.signal(number, second.get(received, signal.SIG_IGN))
+        discard_output_of_closed_terminal()
+        advice = "." if received.name == "SIGHUP" else "; send it again to kill the process."
+        # Not `print`: the signal may interrupt another `print`.
+        os.write(2, f"\n{received.name}: {self.MESSAGE}{advice}\n".encode())
+        self.on_signal()
+
+    def on_signal(self) -> None:
+        """Handle the first signal of each kind."""
+
+
+class InterruptOnSignal(SignalContext):
+    """Context that raises `KeyboardInterrupt` on each of the signals, so that results so far can be saved.
+
+    If the exception leaves the context, the process exits with the status of the signal.
+    """
+
+    @property
+    def status(self) -> int:
+        """Exit status that shells report for a process that the signal ended. 130 without a signal."""
+        return 128 + (self.received or signal.SIGINT)
+
+    def on_signal(self) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        if isinstance(exception[1], KeyboardInterrupt) and self.received is not None:
+            raise SystemExit(self.status)
+
+
+def discard_output_of_closed_terminal(descriptors: Sequence[int] = (1, 2)) -> None:
+    """Redirect output to /dev/null after the terminal closes. Otherwise, a progress bar would raise an error."""
+    for descriptor in descriptors:
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, descriptor)
+            os.close(null)
 
 
 class StopOnSignal(SignalContext, StepCallback):

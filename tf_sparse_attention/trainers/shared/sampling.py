@@ -177,7 +177,7 @@ def generate(source: Any, request: Request, show: Show | None = None) -> Generat
 
     For fields of the request that are None, the default of the source applies. Sample i has seed `request.seed` + i, so
     that each sample is reproducible separately. After an interruption (Ctrl-C, or another signal with
-    `signals.InterruptOnSignal`), the samples so far are returned.
+    `callbacks.InterruptOnSignal`), the samples so far are returned.
 
     Returns:
         `Generated`. Samples have "prompt", "text" (prompt and continuation, with U+FFFD for invalid UTF-8),
