@@ -175,7 +175,7 @@ class SignalContext:
     def _handle(self, number, frame):
         received = signal.Signals(number)
         self.received = self.received or received
-        second = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        second: dict[Any, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         signal.signal(number, second.get(received, signal.SIG_IGN))
         discard_output_of_closed_terminal()
         advice = "." if received.name == "SIGHUP" else "; send it again to kill the process."
