@@ -22,20 +22,12 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP"
 
 
 class OneDevice:
-    """The default device of the backend.
+    """The default device of the backend."""
 
-    Attributes:
-        num_replicas: number of copies of the model. Each has a part of every batch.
-        can_run_alone: whether this process can run the model without other processes, outside of training.
-        can_show: whether this process can show samples of the model during training.
-        num_processes: number of processes of the run. Each has some of the replicas.
-        process_index: index of this process.
-    """
-
-    num_replicas = 1
-    can_run_alone = True
-    can_show = True
-    num_processes = 1
+    num_replicas = 1  # copies of the model; each has a part of every batch
+    can_run_alone = True  # whether this process can run the model without other processes, outside of training
+    can_show = True  # whether this process can show samples of the model during training
+    num_processes = 1  # of the run; each has some of the replicas
     process_index = 0
 
     @property

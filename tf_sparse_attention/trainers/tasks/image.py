@@ -124,14 +124,7 @@ class Task(ByteTask):
     ) -> Generated:
         """Draw images, or complete the lower half of the first images of `images`, and write them to one PNG file.
 
-        Args:
-            model: the model.
-            request: `Request` without `prompt` and `length`.
-            images: uint8 (N, H, W, C). Default: None, draw new images.
-            show: function of all samples so far, called whenever they grow. Default: None.
-
-        Returns:
-            `Generated` with samples as of `ByteTask.draw`.
+        The request has no `prompt` and no `length`. `images` are uint8 (N, H, W, C). Samples are as of `ByteTask.draw`.
         """
         self.check_request(request, ("prompt", "length"), ".png", same_prompt=images is None)
         if images is not None and request.num_samples > len(images):

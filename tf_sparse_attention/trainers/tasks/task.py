@@ -140,12 +140,7 @@ class Task:
         return {"loss": tsa.models.language_model_loss()}
 
     def generate(self, model: Any, request: "Request", show: "Show | None" = None) -> "Generated":
-        """Generate samples and write them to a file.
-
-        Args:
-            model: the trained model.
-            request: `Request`.
-            show: function of all samples so far, called whenever they grow. Default: None.
+        """Generate samples with the trained model and write them to a file.
 
         Raises:
             ValueError: If the task does not support the request.
@@ -154,13 +149,7 @@ class Task:
         raise missing_member(type(self), "generate")
 
     def export(self, model: Any, path: pathlib.Path, jit_compile: bool, weight_dtype: str | None) -> "ExportTest":
-        """Write a SavedModel, and return an example call of it.
-
-        Args:
-            model: the trained model.
-            path: folder of the SavedModel.
-            jit_compile, weight_dtype: see `export_language_model`.
-        """
+        """Write a SavedModel of the trained model, see `export_language_model`, and return an example call of it."""
         raise missing_member(type(self), "export")
 
 
@@ -173,69 +162,41 @@ def missing_member(task_class: type, name: str) -> ValueError:
 
 
 class Examples(NamedTuple):
-    """Data for TensorBoard in addition to the scores.
+    """Data for TensorBoard in addition to the scores, by name. The defaults are never changed."""
 
-    Attributes:
-        scalars: numbers by name. Default: none.
-        texts: texts by name. Default: none.
-        pictures: uint8 arrays (height, width, 3 or 4) by name. Default: none.
-        sounds: pairs of samples, int16 (T,), and samples per second by name. Default: none.
-    """
-
-    scalars: dict[str, float] = {}  # noqa: RUF012  # never changed
+    scalars: dict[str, float] = {}  # noqa: RUF012
     texts: dict[str, str] = {}  # noqa: RUF012
-    pictures: dict[str, Any] = {}  # noqa: RUF012
-    sounds: dict[str, Any] = {}  # noqa: RUF012
+    pictures: dict[str, Any] = {}  # noqa: RUF012  # uint8 (height, width, 3 or 4)
+    sounds: dict[str, Any] = {}  # noqa: RUF012  # pairs of samples, int16 (T,), and samples per second
 
 
 class Request(NamedTuple):
-    """Request for samples. For fields that are None, the configuration of the run applies.
+    """Request for samples. For fields that are None, the configuration of the run applies."""
 
-    Attributes:
-        prompt: `bytes`, the text to continue or translate, or the WAV file to continue.
-        complete: name of a split with images to complete.
-        num_samples: number of samples.
-        length: maximum number of tokens to add.
-        seed: seed of the first sample; sample i has `seed` + i.
-        path: output file, or a folder for it. None: no output file.
-        settings: arguments of `tf_sparse_attention.generation.Sampling`, or of `BeamSearch` with "num_beams".
-    """
-
-    prompt: bytes | None = None
-    complete: str | None = None
+    prompt: bytes | None = None  # text to continue or translate, or content of the WAV file to continue
+    complete: str | None = None  # name of a split with images to complete
     num_samples: int = 1
-    length: int | None = None
-    seed: int = 0
-    path: Any = None
+    length: int | None = None  # maximum number of tokens to add
+    seed: int = 0  # of the first sample; sample i has `seed` + i
+    path: Any = None  # output file, or a folder for it; None: no output file
+    # Arguments of `tf_sparse_attention.generation.Sampling`, or of `BeamSearch` with "num_beams".
     settings: dict[str, Any] = {}  # noqa: RUF012  # never changed
 
 
 class Generated(NamedTuple):
-    """Generated samples.
+    """Generated samples."""
 
-    Attributes:
-        samples: dictionaries with "num_tokens", "seed" and "interrupted" among others.
-        text: text to print, without text that `show` has printed.
-        path: output file, or None.
-    """
-
-    samples: list[dict[str, Any]]
-    text: str
-    path: Any
+    samples: list[dict[str, Any]]  # with "num_tokens", "seed" and "interrupted" among others
+    text: str  # text to print, without text that `show` has printed
+    path: Any  # output file, or None
 
 
 class ExportTest(NamedTuple):
-    """Example call that tests an exported model in a process without the library.
+    """Example call that tests an exported model in a process without the library."""
 
-    Attributes:
-        signature: name of the signature.
-        inputs: plain data by name, one row.
-        describe: function from the outputs, plain data by name, to a text.
-    """
-
-    signature: str
-    inputs: dict[str, Any]
-    describe: Callable[[dict[str, Any]], str]
+    signature: str  # name
+    inputs: dict[str, Any]  # plain data by name, one row
+    describe: Callable[[dict[str, Any]], str]  # function from the outputs, plain data by name, to a text
 
 
-Show = Callable[[list[dict[str, Any]]], None]
+Show = Callable[[list[dict[str, Any]]], None]  # function of all samples so far, called whenever they grow
