@@ -4,8 +4,7 @@ The small model of Sukhbaatar et al. 2019, "Augmenting self-attention with persi
 feed-forward layers, 1024 persistent vectors per head, Adagrad with clipped steps. Each layer has its own position
 table; in the paper, layers share one table.
 
-Command:   tsa-train --config=all_attention_enwik8 --config.data.path=enwik8 \
-           --workdir=runs/all_attention
+Command:   tsa-train --config=all_attention_enwik8 --config.data.path=enwik8 --workdir=runs/all_attention
            The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is split into 90, 5 and 5 million bytes.
            Variants: --config=all_attention_enwik8:large, the large model; :tiny, a small model of Python's source code
            (omit --config.data.path)

@@ -1,7 +1,6 @@
 """Long-form question answering on JSON lines with the fields "question", "passages" and "answer".
 
-Command:   tsa-train --config=answer --config.data.path=FILE.jsonl
-           --config.data.vocabulary=FILE --workdir=runs/answer
+Command:   tsa-train --config=answer --config.data.path=FILE.jsonl --config.data.vocabulary=FILE --workdir=runs/answer
            Variants: --config=answer:encoder, an encoder-decoder; :published, the sizes of the published ELI5
            checkpoint, whose converted weights --config.model.start_from=NAME.keras loads (docs/converting.md)
 Hardware:  2 CPU cores, 8 GB of memory; "published": as pg19.py

@@ -1,9 +1,7 @@
 """Text classification on JSON lines with the fields "text" and "label".
 
-Command:   tsa-vocabulary --config=classify --config.data.path=FILE.jsonl --size=2000
-           --output=runs/classify.subwords
-           tsa-train --config=classify --config.data.path=FILE.jsonl
-           --workdir=runs/classify
+Command:   tsa-vocabulary --config=classify --config.data.path=FILE.jsonl --size=2000 --output=runs/classify.subwords
+           tsa-train --config=classify --config.data.path=FILE.jsonl --workdir=runs/classify
            Instead of the path, a data set of TFDS: --config.data.tfds=imdb_reviews
            Variants: --config=classify:clustered or :improved, clustered attention; :local; :mixed, local and routed
            heads

@@ -1,7 +1,6 @@
 """Bytes of Wikipedia: the published Sparse Transformer with 30 layers of fixed attention over 12,288 bytes.
 
-Command:   tsa-train --config=sparse_transformer_enwik8 --config.data.path=enwik8 \
-           --workdir=runs/sparse_transformer
+Command:   tsa-train --config=sparse_transformer_enwik8 --config.data.path=enwik8 --workdir=runs/sparse_transformer
            The file enwik8 (http://mattmahoney.net/dc/enwik8.zip, unpacked) is split into 90, 5 and 5 million bytes.
            Variants: --config=sparse_transformer_enwik8:tiny, a small model of Python's source code (omit
            --config.data.path); :tiny_strided, with strided attention

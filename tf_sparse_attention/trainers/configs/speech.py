@@ -3,8 +3,7 @@
 The variants have the attention of Vyas et al. 2020, section 4.1, or sparse attention of this library. All variants have
 equally many weights.
 
-Command:   tsa-train --config=speech:clustered --config.data.path=SPEECH.npz
-           --workdir=runs/speech
+Command:   tsa-train --config=speech:clustered --config.data.path=SPEECH.npz --workdir=runs/speech
            tsa-evaluate --workdir=runs/speech --split=test
            Variants: full, clustered, improved, lsh, local, routed; "tiny" is for tests
 Hardware:  one CPU core

@@ -1,9 +1,7 @@
 """Subwords of WikiText-103: the published Routing Transformers.
 
-Command:   tsa-vocabulary --config=wikitext103 --config.data.path=FOLDER --size=32000
-           --output=runs/wikitext103.subwords
-           tsa-train --config=wikitext103 --config.data.path=FOLDER
-           --workdir=runs/wikitext103
+Command:   tsa-vocabulary --config=wikitext103 --config.data.path=FOLDER --size=32000 --output=runs/wikitext103.subwords
+           tsa-train --config=wikitext103 --config.data.path=FOLDER --workdir=runs/wikitext103
            FOLDER has the files of WikiText-103 as train/wiki.train.tokens, validation/wiki.valid.tokens and
            test/wiki.test.tokens.
            Other presets: --config=wikitext103:wikitext103_local_cluster1k; :wikitext103_local4k, only local heads
