@@ -236,11 +236,7 @@ class Checkpoints:
                 part.unlink(missing_ok=True)
 
     def newest_metadata(self) -> dict[str, Any] | None:
-        """Return the metadata of the newest intact checkpoint with its "step", or None if no checkpoint exists.
-
-        Raises:
-            ValueError: If all checkpoints are damaged or have another format.
-        """
+        """Return the metadata of the newest intact checkpoint with its "step", or None if no checkpoint exists."""
         steps = self.steps()
         for step in reversed(steps):
             metadata = self.read_metadata(step)
@@ -274,11 +270,7 @@ class Checkpoints:
                     (folder / os.path.basename(name)).write_bytes(archive.read(name))
 
     def load(self, step: int, variables: dict[str, Any]) -> None:
-        """Assign the checkpoint of a step to variables, see `state_variables`. Optimizer variables can be omitted.
-
-        Raises:
-            ValueError: If a variable is missing from the model or from the checkpoint, or has another shape or dtype.
-        """
+        """Assign the checkpoint of a step to variables, see `state_variables`. Optimizer variables can be omitted."""
         with contextlib.ExitStack() as opened:
             archive = opened.enter_context(zipfile.ZipFile(self.path(step)))
             metadata = json.loads(archive.read(METADATA))

@@ -123,11 +123,7 @@ def _is_own_or_warning(record):
 
 
 def with_config_files(arguments: Sequence[str]) -> list[str]:
-    """Replace the name of a configuration in --config by its path. Return all arguments.
-
-    Raises:
-        ValueError: If the configuration does not exist.
-    """
+    """Replace the name of a configuration in --config by its path. Return all arguments."""
     resolved: list[str] = []
     rest = iter(arguments)
     for argument in rest:

@@ -79,11 +79,7 @@ def settings_from_arguments(arguments: Config) -> dict[str, Any]:
 
 
 def start_from(path: str | os.PathLike, config: ml_collections.ConfigDict, vocabulary_size: int) -> keras.Model:
-    """Load a language model from a file in the dtype of the configuration.
-
-    Raises:
-        ValueError: If a setting of `config.model` differs from its default and from the model.
-    """
+    """Load a language model from a file in the dtype of the configuration."""
     model = load_language_model("config.model.start_from", path, vocabulary_size)
     for name, setting, actual in _differences(config.model, model):
         raise ValueError(

@@ -80,11 +80,7 @@ def export(
 
 
 def run_without_library(path: str | os.PathLike, signature: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Compute the outputs of a SavedModel for one row, plain data, in a process without the library.
-
-    Raises:
-        RuntimeError: If the process fails. The message contains its error output.
-    """
+    """Compute the outputs of a SavedModel for one row, plain data, in a process without the library."""
     with tempfile.TemporaryDirectory() as directory:
         result = subprocess.run(
             [sys.executable, "-I", "-c", RUN_WITHOUT_LIBRARY, os.path.abspath(path), signature, json.dumps(inputs)],

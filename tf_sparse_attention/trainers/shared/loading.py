@@ -45,11 +45,7 @@ def error_message(path: pathlib.Path, reason: str) -> str:
 
 
 def load_model(name: str, path: str | os.PathLike) -> Any:
-    """Load a model or layer from a `.keras` file without compiling it. `name`: setting in error messages.
-
-    Raises:
-        ValueError: If the file does not exist, has another format or is damaged, or Keras cannot create the model.
-    """
+    """Load a model or layer from a `.keras` file without compiling it. `name`: setting in error messages."""
     file = pathlib.Path(path).expanduser()
     if not file.is_file():
         raise ValueError(f"`{name}` must be a file NAME.keras. Received: {path}, which does not exist.")

@@ -66,11 +66,7 @@ class RemoteRun(LocalRun):
         return [path for name in (*small, workdir.METRICS) if (path := self.folder / name).exists()]
 
     def fetch(self) -> None:
-        """Download the newest complete checkpoint, if any, with the files of the run.
-
-        Raises:
-            ValueError: If all checkpoints are damaged.
-        """
+        """Download the newest complete checkpoint, if any, with the files of the run."""
         steps = self._steps()
         for step in reversed(steps):
             path = self._checkpoints.path(step)
@@ -141,9 +137,6 @@ def reading(address: str | os.PathLike) -> Iterator[Any]:
     """Yield a local run directory for commands that read a run. At the end, upload files that they wrote.
 
     A folder is yielded unchanged. The newest checkpoint at an address is downloaded.
-
-    Raises:
-        ValueError: If the address has no complete checkpoint.
     """
     if not remote_files.is_remote(address):
         yield address

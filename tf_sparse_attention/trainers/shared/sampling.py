@@ -97,11 +97,7 @@ class PrefixSource(LocalModelSource):
 
 
 class SavedModelSource:
-    """Samples of a SavedModel from `tf_sparse_attention.export`. Its only settings are `temperature` and `top_p`.
-
-    Raises:
-        ValueError: If the SavedModel does not exist, or is not from this version of the library.
-    """
+    """Samples of a SavedModel from `tf_sparse_attention.export`. Its only settings are `temperature` and `top_p`."""
 
     def __init__(self, folder: str | os.PathLike) -> None:
         import tensorflow as tf
@@ -278,11 +274,7 @@ def chat(
 
 
 def output_path(path: str | os.PathLike | None, name: str) -> pathlib.Path | None:
-    """Return the output file: the path, or for a folder the file `name` in it. None: None.
-
-    Raises:
-        ValueError: If the folder does not exist.
-    """
+    """Return the output file: the path, or for a folder the file `name` in it. None: None."""
     if path is None:
         return None
     file = pathlib.Path(path) / name if pathlib.Path(path).is_dir() else pathlib.Path(path)

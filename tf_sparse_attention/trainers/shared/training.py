@@ -138,11 +138,7 @@ class Run:
         self._saved_step: int | None = None
 
     def restore(self) -> int:
-        """Load the newest checkpoint and return its step, or 0 without a checkpoint.
-
-        Raises:
-            ValueError: If the checkpoint is of another run, or there is a model without checkpoints.
-        """
+        """Load the newest checkpoint and return its step, or 0 without a checkpoint."""
         newest = self._checkpoints.newest_metadata()
         step = 0 if newest is None else newest["step"]
         if newest is not None:

@@ -34,11 +34,7 @@ TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 
 def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Path:
-    """Return a run directory on a local disk as a `pathlib.Path`. `create`: whether to create it if it does not exist.
-
-    Raises:
-        ValueError: If `workdir` is an address such as "gs://..." or a file, or does not exist.
-    """
+    """Return a run directory on a local disk as a `pathlib.Path`. `create`: whether to create it if it does not exist."""
     if is_remote(workdir):
         raise ValueError(
             "`workdir` must be on a local disk, since its files are written by renaming. `tsa-train` and commands that "
@@ -188,11 +184,7 @@ def save_json(workdir: str | os.PathLike, name: str, content: Any) -> None:
 
 
 def read_json(workdir: str | os.PathLike, name: str) -> dict[str, Any]:
-    """Read the dictionary in the file `name` of a run directory.
-
-    Raises:
-        ValueError: If the file is missing, damaged, or was changed after `save_json`.
-    """
+    """Read the dictionary in the file `name` of a run directory."""
     folder = open_workdir(workdir)
     path = folder / name
     if not path.exists():

@@ -120,11 +120,7 @@ class Task(TextTask):
 
     @functools.cached_property
     def labels(self) -> list[str]:
-        """The labels of the training data, in class order.
-
-        Raises:
-            ValueError: If there are fewer than two labels.
-        """
+        """The labels of the training data, in class order."""
         labels = self._state.get("labels") or self.source.classes(self.config.data.train_split)
         if len(labels) < 2:
             raise ValueError(f"`config.data` must have at least two labels. Received: {labels}.")

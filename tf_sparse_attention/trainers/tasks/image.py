@@ -99,11 +99,7 @@ class Task(ByteTask):
         return tsa.data.image_batches(images, self.codec, data.batch_size, self.config.seed, data.use_flips)
 
     def make_model(self) -> keras.Model:
-        """Create a `LanguageModel` with 257 ids; see `components.make_model`.
-
-        Raises:
-            ValueError: If the grid of its position embedding is not the grid of the codec.
-        """
+        """Create a `LanguageModel` with 257 ids; see `components.make_model`."""
         model: Any = super().make_model()
         grid = model.backbone.grid_embedding
         if grid is not None and tuple(grid.grid) != self.codec.grid:

@@ -29,11 +29,7 @@ WITHOUT_SOURCE = "without_source"
 
 
 class Validation(evaluation.TokenValidation):
-    """Scores of every target, with and without its source, and scores of generated targets.
-
-    Raises:
-        ValueError: If all targets are empty: bits per byte are then undefined.
-    """
+    """Scores of every target, with and without its source, and scores of generated targets."""
 
     def __init__(self, task: Any, model: Any, split: str, limit: int | None = None) -> None:
         super().__init__(task, model, split)  # all pairs are scored

@@ -15,12 +15,7 @@ NAMES = ("language_model", "masked", "translate", "answer", "image", "audio", "s
 
 
 def make_task(config: ml_collections.ConfigDict) -> Any:
-    """Create the task of a configuration.
-
-    Raises:
-        ValueError: If the task does not exist, one of its settings is invalid, or it ignores a setting that differs
-            from its default.
-    """
+    """Create the task of a configuration."""
     task_class = find_task_class(config.task)
     if not hasattr(task_class, "settings"):
         raise missing_member(task_class, "settings")

@@ -168,11 +168,7 @@ class Task(task.Task):
         return self._state
 
     def open_store(self, split: str) -> tsa.data.SpeechStore:
-        """Open the recordings of a split, with the labels of the training split.
-
-        Raises:
-            ValueError: If the unit of labels or the settings of features differ from the training split.
-        """
+        """Open the recordings of a split, with the labels of the training split."""
         if split == self.config.data.train_split and self.source.labels is None and not self._state:
             return tsa.data.open_speech_store(self.source, split)
         state = self.get_state()
