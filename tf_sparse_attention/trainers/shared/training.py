@@ -61,7 +61,11 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
         ValueError: If a setting is invalid or differs from the checkpoint, or another process trains in this folder.
         NonfiniteError: If loss or weights are not finite. Earlier checkpoints are kept.
     """
-    _check(config)
+    for name, minimum in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
+        if config.train[name] < minimum:
+            raise ValueError(f"`config.train.{name}` must be {minimum} or more. Received: {name}={config.train[name]}.")
+    if config.train.nonfinite not in ("stop", "skip"):
+        raise ValueError(f"`config.train.nonfinite` must be stop or skip. Received: {config.train.nonfinite}.")
     run_dir = remote_run.open_run(folder, config.train.keep_checkpoints)
     folder = workdir.open_workdir(run_dir.folder, create=True)
     devices = choose_devices(config)
@@ -92,14 +96,6 @@ def _train(config, run_dir, devices):
     if signal is None:
         workdir.save_model(run_dir.folder, run.model, devices.is_chief)
     return Outcome(step, signal, run.model)
-
-
-def _check(config):
-    for name, minimum in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
-        if config.train[name] < minimum:
-            raise ValueError(f"`config.train.{name}` must be {minimum} or more. Received: {name}={config.train[name]}.")
-    if config.train.nonfinite not in ("stop", "skip"):
-        raise ValueError(f"`config.train.nonfinite` must be stop or skip. Received: {config.train.nonfinite}.")
 
 
 class Run:

@@ -114,13 +114,11 @@ class Validation(evaluation.TokenValidation):
     def _counts(self, tokens):
         """Return the numbers of bytes and words for a number of tokens, in proportion to the whole text."""
         store = self.store
-        official = official_word_count(self.task.source.name, self.split, store.num_documents)
-        if tokens != store.num_tokens:
-            share = tokens / store.num_tokens
-            return {"bytes": share * store.num_bytes, "words": share * store.num_words, "words_are": "counted"}
-        if official is None:
-            return {"bytes": store.num_bytes, "words": store.num_words, "words_are": "counted"}
-        return {"bytes": store.num_bytes, "words": official, "words_are": "official"}
+        is_whole = tokens == store.num_tokens
+        official = official_word_count(self.task.source.name, self.split, store.num_documents) if is_whole else None
+        share = 1 if is_whole else tokens / store.num_tokens
+        words, kind = (share * store.num_words, "counted") if official is None else (official, "official")
+        return {"bytes": share * store.num_bytes, "words": words, "words_are": kind}
 
     def details(self, run: evaluation.EvaluationRun, scores: dict[str, Any]) -> dict[str, Any]:
         """Return the numbers of bytes, words and windows, the compression rates of gzip and xz, and the tokenizer.
