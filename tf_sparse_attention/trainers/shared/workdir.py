@@ -34,7 +34,7 @@ TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 
 def open_workdir(workdir: str | os.PathLike, create: bool = False) -> pathlib.Path:
-    """Return a run directory on a local disk as a `pathlib.Path`. `create`: whether to create it if it does not exist."""
+    """Return a run directory on a local disk. `create`: whether to create it if it does not exist."""
     if is_remote(workdir):
         raise ValueError(
             "`workdir` must be on a local disk, since its files are written by renaming. `tsa-train` and commands that "
