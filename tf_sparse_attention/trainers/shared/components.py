@@ -45,6 +45,12 @@ OPTIMIZERS = {
 }
 SIZES = ("num_layers", "hidden_dim", "attention")  # required settings of a new model
 SCHEDULES = ("constant", "rsqrt_normalized_decay", "rsqrt_with_linear_warmup", "noam", "cosine")
+# Further settings that `make_model` reads for a language model, except `memory_length`.
+LANGUAGE_MODEL = (
+    *("start_from", "preset", "reproduce_reference", "causal", "grid", "initialization"),
+    *("tie_embeddings", "use_output_bias"),
+)
+SAMPLING = ("temperature", "top_p")  # settings of `config.generate`
 
 
 def set_values(section: ml_collections.ConfigDict) -> dict[str, Any]:

@@ -14,16 +14,7 @@ from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.data.sources.media_files import decode_wav, encode_wav, mix_down
 from tf_sparse_attention.trainers.shared import components, illustrations, sampling
 from tf_sparse_attention.trainers.tasks.byte_task import ByteTask, ByteValidation
-from tf_sparse_attention.trainers.tasks.task import (
-    LANGUAGE_MODEL,
-    SAMPLING,
-    Examples,
-    ExportTest,
-    Generated,
-    Names,
-    Request,
-    Show,
-)
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Names, Request, Show
 
 SAMPLES = "samples.wav"
 MIN_FFT_SIZE = 32  # samples
@@ -64,9 +55,9 @@ class Task(ByteTask):
     codec_class = tsa.data.AudioCodec
     settings: ClassVar[Names] = {
         "data": ("sample_rate", "use_packing", "overlap"),
-        "model": LANGUAGE_MODEL,
+        "model": components.LANGUAGE_MODEL,
         "train": ("evaluation_windows",),
-        "generate": ("length", *SAMPLING),
+        "generate": ("length", *components.SAMPLING),
     }
     expected_path = "a folder of WAV files or a file NAME.npz"
     validation = Validation

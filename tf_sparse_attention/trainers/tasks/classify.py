@@ -16,14 +16,7 @@ from tf_sparse_attention.models.rebuilding import rebuilt_backbone
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, evaluation, loading, sampling
 from tf_sparse_attention.trainers.tasks.language_model import LINE, TOKENIZER, TextTask
-from tf_sparse_attention.trainers.tasks.task import (
-    Examples,
-    ExportTest,
-    Generated,
-    Names,
-    Request,
-    Show,
-)
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Names, Request, Show
 
 NUM_PRINTED = 10  # labels printed for a prompt
 SHORTEST = 64  # smallest padded length of a prompt, doubled until the prompt fits

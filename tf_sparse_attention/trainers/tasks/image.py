@@ -13,16 +13,7 @@ from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.trainers.shared import components, sampling
 from tf_sparse_attention.trainers.shared.writers import encode_png
 from tf_sparse_attention.trainers.tasks.byte_task import ByteTask, ByteValidation
-from tf_sparse_attention.trainers.tasks.task import (
-    LANGUAGE_MODEL,
-    SAMPLING,
-    Examples,
-    ExportTest,
-    Generated,
-    Names,
-    Request,
-    Show,
-)
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Names, Request, Show
 
 SAMPLES, COMPLETIONS = "samples.png", "completions.png"
 NUM_SHOWN = 4  # samples, and completed images, in TensorBoard
@@ -62,9 +53,9 @@ class Task(ByteTask):
     codec_class = tsa.data.ImageCodec
     settings: ClassVar[Names] = {
         "data": ("image_shape", "image_order", "image_block", "use_flips"),
-        "model": LANGUAGE_MODEL,
+        "model": components.LANGUAGE_MODEL,
         "train": ("evaluation_windows",),
-        "generate": SAMPLING,
+        "generate": components.SAMPLING,
     }
     expected_path = "a folder of images or a file NAME.npz"
     validation = Validation

@@ -17,16 +17,7 @@ from tf_sparse_attention.data.sources.text_source import official_word_count
 from tf_sparse_attention.trainers.configs import base
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks import task
-from tf_sparse_attention.trainers.tasks.task import (
-    LANGUAGE_MODEL,
-    SAMPLING,
-    Examples,
-    ExportTest,
-    Generated,
-    Names,
-    Request,
-    Show,
-)
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Names, Request, Show
 
 TOKENIZER = ("tokenizer", "vocabulary")  # settings of `config.data`
 LINE = "def main():"  # input that tests an exported model
@@ -165,9 +156,9 @@ class Task(TextTask):
 
     settings: ClassVar[Names] = {
         "data": ("pattern", "text_field", "text_feature", *TOKENIZER, "use_packing", "mask_rate", "overlap"),
-        "model": (*LANGUAGE_MODEL, "memory_length"),
+        "model": (*components.LANGUAGE_MODEL, "memory_length"),
         "train": ("evaluation_windows",),
-        "generate": ("prompt", "length", *SAMPLING),
+        "generate": ("prompt", "length", *components.SAMPLING),
     }
     validation = Validation
 

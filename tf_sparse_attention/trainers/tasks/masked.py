@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
+from tf_sparse_attention.trainers.shared import components
 from tf_sparse_attention.trainers.tasks import language_model
-from tf_sparse_attention.trainers.tasks.task import LANGUAGE_MODEL, Names
+from tf_sparse_attention.trainers.tasks.task import Names
 
 
 class Task(language_model.Task):
@@ -11,7 +12,7 @@ class Task(language_model.Task):
 
     settings: ClassVar[Names] = {
         "data": language_model.Task.settings["data"],
-        "model": LANGUAGE_MODEL,
+        "model": components.LANGUAGE_MODEL,
         "train": language_model.Task.settings["train"],
     }
     _required: ClassVar[Names] = {"data": ("mask_rate",)}

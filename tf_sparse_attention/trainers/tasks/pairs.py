@@ -18,7 +18,7 @@ from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequen
 from tf_sparse_attention.models.backbone_options import merge_arguments
 from tf_sparse_attention.trainers.shared import components, evaluation, sampling, workdir
 from tf_sparse_attention.trainers.tasks.language_model import TOKENIZER, TextTask
-from tf_sparse_attention.trainers.tasks.task import SAMPLING, Examples, ExportTest, Names
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Names
 
 LINE = "This is a line of text."  # input that tests an exported model
 BATCH_SIZE = 8  # of generated targets
@@ -161,7 +161,7 @@ class PairTask(TextTask):
             *("preset", "reproduce_reference", "tie_embeddings", "use_output_bias"),
         ),
         "train": ("generated_targets", "generated_beams", "label_smoothing"),
-        "generate": ("prompt", "length", *SAMPLING),
+        "generate": ("prompt", "length", *components.SAMPLING),
     }
     validation = Validation
     _required: ClassVar[Names] = {"data": ("source_field", "target_field")}

@@ -22,14 +22,7 @@ from tf_sparse_attention.ops.edit_distance import count_edits, hash_words
 from tf_sparse_attention.trainers.configs import speech
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
 from tf_sparse_attention.trainers.tasks import task
-from tf_sparse_attention.trainers.tasks.task import (
-    Examples,
-    ExportTest,
-    Generated,
-    Names,
-    Request,
-    Show,
-)
+from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Names, Request, Show
 
 NUM_FRAMES = 100  # input that tests an exported model
 NUM_SHOWN = 2  # recordings in TensorBoard

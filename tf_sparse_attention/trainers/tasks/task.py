@@ -30,12 +30,6 @@ COMMON: Names = {
         *("shrink_windows_every", "shrink_windows_margin"),
     ),
 }
-# Further settings that `components.make_model` reads for a language model, except `memory_length`.
-LANGUAGE_MODEL: Sequence[str] = (
-    *("start_from", "preset", "reproduce_reference", "causal", "grid", "initialization"),
-    *("tie_embeddings", "use_output_bias"),
-)
-SAMPLING = ("temperature", "top_p")  # settings of `config.generate`
 
 
 def check_settings(config: ml_collections.ConfigDict, required: Names, excluded: Names) -> None:
