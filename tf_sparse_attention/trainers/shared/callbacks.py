@@ -148,14 +148,10 @@ class SignalContext:
 
     A second signal of the same kind ends the process, except SIGHUP: shell and system can each send one. If SIGHUP is
     ignored, as under `nohup`, it stays ignored.
-
-    Attributes:
-        received: the first `signal.Signals` that was received, or None.
     """
 
     MESSAGE = "stopping"  # printed after a signal
-
-    received: signal.Signals | None = None
+    received: signal.Signals | None = None  # the first signal
 
     def signals_to_handle(self) -> Sequence[signal.Signals]:
         """Return the signals that get a handler."""
@@ -222,9 +218,6 @@ class StopOnSignal(SignalContext, StepCallback):
     """Callback that ends `fit` after the current step on SIGINT, SIGTERM or SIGHUP.
 
     All processes of a run end after the same step. It is also a context manager for `fit`; see `SignalContext`.
-
-    Attributes:
-        agreed: the signal that ended `fit`, the same in all processes, or None.
     """
 
     MESSAGE = "stopping after this step"
@@ -232,7 +225,7 @@ class StopOnSignal(SignalContext, StepCallback):
     def __init__(self, devices: OneDevice, start: int = 0) -> None:
         super().__init__(start)
         self._devices = devices
-        self.agreed: signal.Signals | None = None
+        self.agreed: signal.Signals | None = None  # the signal that ended `fit`, the same in all processes
 
     def signals_to_handle(self) -> Sequence[signal.Signals]:
         return self._devices.signals_to_handle()

@@ -298,14 +298,9 @@ def with_overrides(
 
 
 class EvaluationRun:
-    """Files of one evaluation: its scores, and partial sums to resume it.
+    """Files of one evaluation in a run directory: the scores in `path`, and partial sums to resume it.
 
-    Attributes:
-        folder: run directory.
-        devices: from `devices.choose_devices`.
-        path: `pathlib.Path` of the scores, see `workdir.result_path`.
-        settings: dictionary of the settings of batches in `config.data`.
-        identity: plain data that identifies model, data, split, variant and settings.
+    `identity` is plain data that identifies model, data, split, variant and settings of batches.
     """
 
     def __init__(self, folder: str | os.PathLike, validation: Validation, devices: Any) -> None:
