@@ -56,11 +56,9 @@ class Validation:
         raise NotImplementedError
 
     def score_rows(self, model: Any, inputs: Any, targets: Any, weights: Any) -> Sequence[Any]:
-        """Return a tensor (rows,) for each of `columns`. This method is compiled.
+        """Return a tensor (rows,) for each of `columns`, from a batch. This method is compiled.
 
-        Args:
-            model: the model, or a `StatefulModel` around a model with segment memory.
-            inputs, targets, weights: a batch.
+        `model` is the model, or a `StatefulModel` around a model with segment memory.
         """
         raise NotImplementedError
 
