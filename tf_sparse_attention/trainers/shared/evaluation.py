@@ -63,10 +63,9 @@ class Validation:
         raise NotImplementedError
 
     def totals(self, rows: np.ndarray) -> dict[str, Any]:
-        """Return the sums over rows, numbers or arrays by name. By default, the sum of each column.
+        """Return the sums over rows, float64 (rows, columns), by name: numbers or arrays. There can be 0 rows.
 
-        Args:
-            rows: float64 (rows, columns). The number of rows can be 0.
+        By default, the sum of each column.
         """
         return dict(zip(self.columns, rows.sum(axis=0), strict=True))
 
@@ -149,10 +148,7 @@ class Evaluator:
         self._scorer.compile(**execution)
 
     def scores(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> dict[str, float]:
-        """Compute the scores by name; for named batches "NAME/SCORE". Scores that are None are omitted.
-
-        If one of the Keras callbacks for `predict` stops it, the result is invalid.
-        """
+        """Compute the scores by name; for named batches "NAME/SCORE". Scores that are None are omitted."""
         scores: dict[str, float] = {}
         for name, batches in self.validation.batches().items():
             metrics = _metrics(self.validation, self.totals(batches, callbacks))
@@ -229,11 +225,6 @@ def evaluate(
 
     Raises:
         ValueError: If the model or the split does not exist, a setting is invalid, or the task ignores a change.
-
-    Example:
-
-    >>> scores = evaluate("runs/demo", "validation")
-    >>> print(as_text(scores))
     """
     task = registry.load_task(folder, with_overrides(workdir.load_config(folder), changes))
     devices = choose_devices(task.config)

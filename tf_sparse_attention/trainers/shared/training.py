@@ -45,16 +45,8 @@ class Outcome:
 def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outcome:
     """Train the model of a configuration, from the newest checkpoint in its run directory, if any.
 
-    A run that is killed at any time and resumed with the same configuration ends with the same weights, bit for bit
-    on one machine.
-
-    Args:
-        config: `ml_collections.ConfigDict`, see `configs/base.py`.
-        folder: run directory; created if it does not exist. For an address such as gs://bucket/run, checkpoints are
-            uploaded, see `remote_run`.
-
-    Returns:
-        `Outcome`.
+    A run that is killed at any time and resumed with the same configuration ends with the same weights, bit for bit on
+    one machine. Checkpoints of a run at an address such as gs://bucket/run are uploaded, see `remote_run`.
 
     Raises:
         RemoteError: If the address is unreachable at the start or for the upload of the last checkpoint.

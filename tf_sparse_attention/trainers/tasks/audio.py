@@ -87,9 +87,9 @@ class Task(ByteTask):
     def generate(self, model: Any, request: Request, show: Show | None = None) -> Generated:
         """Draw new audio, or continue a WAV file, and write WAV files.
 
-        `request.prompt` is the content of a WAV file with the model's sample rate, or None; `length` is in audio
-        samples; `path` is NAME.wav. Several samples are written to NAME_0.wav, NAME_1.wav, ... The result has samples
-        as of `ByteTask.draw`, and the path of the first file.
+        `request.prompt` is the content of a WAV file with the model's sample rate; `length` is in audio samples.
+        Several samples are written to NAME_0.wav, NAME_1.wav, ... The result has samples as of `ByteTask.draw`, and the
+        path of the first file.
         """
         path = sampling.output_path(request.path, SAMPLES)
         self.check_request(request._replace(path=path), ("complete",), ".wav", same_prompt=True)
