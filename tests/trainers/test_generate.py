@@ -209,7 +209,7 @@ def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
         expected.append("".join(session.generate(3)))
     assert "".join(shown) == "".join(f"{sampling.printable(text)}\n" for text in expected)
     with pytest.raises(ValueError, match="`chat` must be False"):
-        sampling.chat(sampling.PrefixSource(source.model, source.tokenizer), ["a"], print, 3, 1, 9)
+        sampling.chat(sampling.PrefixSource(source.model, source.tokenizer), ["a"], print, 3, 1, 9, {})
 
 
 def test_the_program_prints_utf_8_in_any_locale(run):
