@@ -117,7 +117,7 @@ def made(runs):
 def state_of(folder):
     """Return weights, centroids and the state of the optimizer after the last step."""
     with np.load(max((folder / "checkpoints").glob("step_*.npz"))) as archive:
-        return {name: archive[name] for name in archive.files if name != "metadata.json"}
+        return {name: archive[name] for name in archive.files if name.startswith(("model/", "optimizer/"))}
 
 
 def reports_of(folder):
