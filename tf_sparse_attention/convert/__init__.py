@@ -1,6 +1,7 @@
 """Import of external checkpoints, and conversion of dense models to sparse attention."""
 
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
+from tf_sparse_attention.convert.gguf import from_gguf
 from tf_sparse_attention.convert.hugging_face import from_hugging_face
 from tf_sparse_attention.convert.swap import Healing, arguments_of, heal, register_presets, replace_attention
 from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkpoint
@@ -8,6 +9,7 @@ from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkp
 __all__ = [
     "Healing",
     "arguments_of",
+    "from_gguf",
     "from_hugging_face",
     "from_t2t_checkpoint",
     "heal",
