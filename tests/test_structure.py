@@ -20,6 +20,8 @@ SOURCES = {
 }
 # Packages whose modules import TensorFlow and optional packages inside functions.
 WITH_OPTIONAL_PACKAGES = ("analysis", "convert", "data", "export", "audit.py", "remote_files.py")
+# Modules that are imported only when they are used.
+IMPORTED_ON_USE = {"convert/gguf/tokenizer.py": {"keras_hub", "tokenizers"}}
 
 
 def foreign_imports(path, source):
@@ -33,6 +35,7 @@ def foreign_imports(path, source):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [f"{node.module}."] if isinstance(node, ast.ImportFrom) else []
         allowed = known | ({"tensorflow"} if part == "export" or node not in tree.body else set())
+        allowed |= IMPORTED_ON_USE.get(path, set())
         allowed |= {"jax"} if node not in tree.body else set()
         is_free = part in WITH_OPTIONAL_PACKAGES and node not in tree.body
         found += [name for name in names if name == LIBRARY or not (is_free or name.split(".")[0] in allowed)]

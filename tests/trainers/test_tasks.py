@@ -118,7 +118,7 @@ SETTINGS = [
     ("classify", "model", {"num_layers": None}, "`config.model` must have num_layers, or start_from"),
     ("translate", "data", {"source_field": None}, "`config.data.source_field`"),
     ("translate", "model", {"cross_attention": []}, "`config.model.cross_attention`"),
-    ("translate", "data", {"target_field": "fr"}, "one line of translate.jsonl must have the fields de, fr"),
+    ("translate", "data", {"target_field": "fr"}, "lines of JSON with the fields de, fr"),
     ("translate", None, {"task": "translation"}, "`config.task` must be one of language_model, .*task=translation"),
     ("answer", "data", {"target_field": None}, "`config.data.target_field`"),
     ("speech", "model", {"attention": []}, "`config.model.attention`"),
