@@ -145,5 +145,6 @@ def test_a_folder_of_sounds_has_error_rates_of_characters_and_words(make_task_co
     scores = evaluation.evaluate(tmp_path / "run", "validation")
     assert {"character_error_rate", "word_error_rate"} <= set(scores) and scores["labels"] == 6
     assert "word error rate" in evaluation.as_text(scores)
-    (row,) = task.transcripts(workdir.load_model(tmp_path / "run"), str(tmp_path / "sounds" / "train" / "0.wav"), 1)
+    prompt = str(tmp_path / "sounds" / "train" / "0.wav").encode()
+    (row,) = task.generate(workdir.load_model(tmp_path / "run"), Request(prompt)).samples
     assert row["name"] == "0.wav" and set(row["text"]) <= set("ab ")
