@@ -13,6 +13,7 @@ from tf_sparse_attention.patterns.hashed import Hashed
 from tf_sparse_attention.patterns.image import ImageBlocks
 from tf_sparse_attention.patterns.nearest import Nearest
 from tf_sparse_attention.patterns.pattern import Call, Heads, InTurn, Pattern, Union
+from tf_sparse_attention.patterns.retrieved_clusters import RetrievedClusters
 from tf_sparse_attention.patterns.selected_blocks import SelectedBlocks
 from tf_sparse_attention.patterns.selection import NewTokens, Selection, Selector, TokenFeatures, TokenInfo
 from tf_sparse_attention.patterns.stride import Dilated, PhaseRings, Stride
@@ -41,6 +42,7 @@ __all__ = [
     "NewTokens",
     "Pattern",
     "PhaseRings",
+    "RetrievedClusters",
     "Ring",
     "SelectedBlocks",
     "Selection",

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
@@ -41,6 +42,8 @@ class Arrangement:
             Kernels compute this band. None: the arrangement has no kernel order.
         groups: int32 (B, N, T), the group that the pattern assigns to each token (cluster or bucket), in kernel order.
             Queries attend only within this group. None: the pattern assigns no groups, or there is no kernel order.
+        members: arrangement of the keys that key slots stand for, equally many consecutive ones per slot, with the same
+            queries. A slot then counts once per member that a query may attend to. None: each slot is one key.
         slot_positions: hashable function that maps indices in kernel order (int arrays) to positions. None: indices are
             positions or ranks.
     """
@@ -56,6 +59,12 @@ class Arrangement:
     limits: tuple[int, int] | None = None
     groups: Tensor | None = None
     slot_positions: Callable | None = None
+    if TYPE_CHECKING:  # as a property, since a subclass may compute it
+
+        @property
+        def members(self) -> "Arrangement | None": ...
+    else:
+        members = None
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         """Split queries into groups: (..., T, ...) to (..., G, t, ...)."""

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from keras import ops
 
@@ -26,6 +27,7 @@ from tf_sparse_attention.ops.masks import (
     take_mask_pairs,
 )
 from tf_sparse_attention.ops.positions import rotate_key, rotate_query_and_key
+from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.head_plans import (
@@ -41,7 +43,7 @@ from tf_sparse_attention.patterns.engine.head_plans import (
 )
 from tf_sparse_attention.patterns.pattern import Call, Pattern, primitives, rule_conditions
 from tf_sparse_attention.patterns.selection import NoWeights, Selection, SelectionInputs, TokenFeatures, TokenInfo
-from tf_sparse_attention.types import Tensor
+from tf_sparse_attention.types import Size, Tensor
 
 
 def attend_pattern(
@@ -189,6 +191,9 @@ def attend_plain(
     if options.hide_self == "unless_alone":
         bias = with_self_bias(bias, arrangement.self_mask())
     counts, span = arrangement.key_counts(), options.span if leaf.pattern.reach is not None else None
+    visible = visible_pairs(arrangement.members or arrangement, leaf, inputs, call)
+    if arrangement.members is not None:
+        counts, visible = _count_members(visible, shape(arrangement.key_positions())[-1])
     if counts is not None:
         log_counts = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = log_counts if bias is None else ops.cast(bias, log_counts.dtype) + log_counts
@@ -201,7 +206,7 @@ def attend_plain(
         query,
         arrangement.keys(inputs.key),
         arrangement.keys(inputs.value),
-        mask=visible_pairs(arrangement, leaf, inputs, call),
+        mask=visible,
         bias=bias,
         value_bias=options.position.value_bias(distances),
         span=None if span is None else span.factor(distances),
@@ -215,6 +220,13 @@ def attend_plain(
         return scatter_weights(weights, arrangement.key_positions()[..., None, :], arrangement.key_length)
 
     return attended.restored(rows=arrangement.restore, dense=scatter)
+
+
+def _count_members(visible: Tensor | None, num_slots: Size) -> tuple[Tensor, Tensor]:
+    """Return the number of visible members of each key slot, int32 (B, N, G, t, s), and whether there are any."""
+    visible = cast(Tensor, visible)
+    counts = ops.sum(ops.cast(ops.reshape(visible, (*shape(visible)[:-1], num_slots, -1)), "int32"), axis=-1)
+    return counts, counts > 0
 
 
 def _with_persistent(

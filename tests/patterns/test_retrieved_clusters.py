@@ -1,0 +1,163 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.draws import first
+from tf_sparse_attention import layers
+from tf_sparse_attention.ops.balanced_clusters import bisect_keys
+from tf_sparse_attention.patterns import First, RetrievedClusters, Window
+
+SIZE, HEADS = 8, 4
+
+
+def make_layer(pattern, **own):
+    keras.utils.set_random_seed(3)
+    return layers.SparseAttention(HEADS, 4, pattern=pattern, position="rotary", seed=1, **own)
+
+
+def normal(*sizes, seed=0):
+    return np.random.default_rng(seed).normal(size=sizes).astype("float32")
+
+
+def slow_bisection(keys, indices, size):
+    """Return clusters as lists of indices: halve along a direction of 12 power steps."""
+    if len(indices) == size:
+        return [list(indices)]
+    rows = keys[indices] - keys[indices].mean(axis=0)
+    direction = 1 + 0.01 * np.arange(keys.shape[1])
+    for _ in range(12):
+        direction = rows.T @ (rows @ direction)
+        direction /= np.linalg.norm(direction) or 1
+    order = np.argsort(rows @ direction, kind="stable")
+    halves = indices[order[: len(order) // 2]], indices[order[len(order) // 2 :]]
+    return [cluster for half in halves for cluster in slow_bisection(keys, half, size)]
+
+
+def slow_attention(pattern, window, sinks, query, key, value, counted):
+    """Compute one head in loops, from the definition; `counted` is False for padding."""
+    size, segment, length = pattern.cluster_size, pattern.segment, len(query)
+    masked = np.where(counted[:, None], key, 0)
+    clusters = [
+        cluster
+        for start in range(0, length // segment * segment, segment)
+        for cluster in slow_bisection(masked, np.arange(start, start + segment), size)
+    ]
+    result = np.zeros((length, value.shape[1]))
+    for i in range(length):
+        complete = clusters[: i // segment * segment // size]
+        runs = [list(range(s, s + size)) for s in range(i // segment * segment, i // size * size, size)]
+        groups = [(members, number < len(complete)) for number, members in enumerate([*complete, *runs])]
+        groups = [(members, old) for members, old in groups if counted[members].any()]
+        scores = [query[i] @ key[[j for j in members if counted[j]]].mean(axis=0) for members, _ in groups]
+        best = sorted(range(len(groups)), key=lambda number: -scores[number])[: pattern.num_clusters]
+        read = {j for number in best for j in groups[number][0]} | set(range(i // size * size, i + 1))
+        near = set(range(max(i - window + 1, 0), i + 1)) | set(range(min(sinks, i + 1)))
+        seen = [j for j in read | near if counted[j]]
+        weights, values = [np.exp(query[i] @ key[j]) for j in seen], [value[j] for j in seen]
+        for number, (members, is_cluster) in enumerate(groups):
+            members = [j for j in members if counted[j]]
+            left = len([j for j in members if j not in near])
+            if pattern.use_estimate and is_cluster and number not in best and left:
+                weights.append(left * np.exp(query[i] @ key[members].mean(axis=0)))
+                values.append(value[members].mean(axis=0))
+        if weights:
+            result[i] = np.array(weights) @ np.array(values) / np.sum(weights)
+    return result
+
+
+def slow_layer(layer, x, window, sinks, counted):
+    """Compute a layer without bias of `SparseAttention` from its kernels, head by head in loops."""
+    pattern = layer.pattern.parts[-1] if hasattr(layer.pattern, "parts") else layer.pattern
+    kernels = [ops.convert_to_numpy(each.kernel) for each in (layer.query_dense, layer.key_dense, layer.value_dense)]
+    query, key, value = (np.einsum("btd,dnh->bnth", x, kernel) for kernel in kernels)
+    angles = np.arange(x.shape[1])[:, None] / 10000.0 ** (np.arange(0, 4, 2) / 4)
+    cos, sin = (np.concatenate([f(angles)] * 2, axis=-1) for f in (np.cos, np.sin))
+
+    def rotate(rows):
+        return rows * cos + np.concatenate([-rows[..., 2:], rows[..., :2]], axis=-1) * sin
+
+    query, key = rotate(query / 2), rotate(key)
+    group = HEADS // key.shape[1]
+    heads = [
+        [slow_attention(pattern, window, sinks, q[n], k[n // group], v[n // group], seen) for n in range(HEADS)]
+        for q, k, v, seen in zip(query, key, value, counted, strict=True)
+    ]
+    return np.einsum("bnth,nhd->btd", heads, ops.convert_to_numpy(layer.output_dense.kernel))
+
+
+PATTERNS = [
+    (RetrievedClusters(2, 2, 8), 0, 0),
+    (RetrievedClusters(3, 2, 16, use_estimate=False), 0, 0),
+    (Window(5) | First(2) | RetrievedClusters(2, 4, 8), 5, 2),
+    (Window(3) | RetrievedClusters(1, 1, 4), 3, 0),
+]
+
+
+@pytest.mark.parametrize(("pattern", "window", "sinks"), PATTERNS)
+@pytest.mark.parametrize("length", first([37, 8, 5, 64, 1, 40], 2))
+def test_a_query_reads_the_best_clusters_and_runs(pattern, window, sinks, length):
+    layer = make_layer(pattern, num_key_value_heads=2)
+    x = normal(2, length, SIZE)
+    counted = np.arange(length) < np.array([[length], [max(length - 5, 1)]])
+    y = layer(x, use_causal_mask=True, query_mask=counted)
+    expected = slow_layer(layer, x, window, sinks, counted)
+    np.testing.assert_allclose(ops.convert_to_numpy(y)[counted], expected[counted], atol=1e-4)
+
+
+def test_all_clusters_are_dense_attention():
+    layer, x = make_layer(Window(3) | RetrievedClusters(100, 2, 8)), normal(2, 45, SIZE)
+    dense = layers.DenseAttention(HEADS, 4, position="rotary")
+    dense.build(x.shape)
+    dense.set_weights((layer(x, use_causal_mask=True), layer.get_weights())[1])
+    np.testing.assert_allclose(layer(x, use_causal_mask=True), dense(x, use_causal_mask=True), atol=1e-5)
+
+
+def test_clusters_of_equal_keys_are_estimated_exactly():
+    # Keys repeat 4 times in a segment, so each cluster has equal keys and values.
+    x = np.repeat(normal(1, 8, SIZE), 4, axis=1)
+    layer = layers.SparseAttention(HEADS, 4, pattern=RetrievedClusters(1, 4, 16), position=None)
+    dense = layers.DenseAttention(HEADS, 4, position=None)
+    dense.build(x.shape)
+    dense.set_weights((layer(x, use_causal_mask=True), layer.get_weights())[1])
+    y, expected = layer(x, use_causal_mask=True), dense(x, use_causal_mask=True)
+    ends = slice(16, 20)  # the first segment is complete, the second has no complete run
+    np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
+
+
+def test_bisection_halves_along_the_first_direction():
+    keys = ops.convert_to_tensor([[[0.0, 0], [9, 0.1], [1, 0], [8, 0]]])
+    assert ops.convert_to_numpy(bisect_keys(keys, 2)).tolist() == [[0, 2, 3, 1]]
+    keys = normal(3, 64, 5)
+    own = ops.convert_to_numpy(bisect_keys(ops.convert_to_tensor(keys), 8))
+    assert np.array_equal(np.sort(own, axis=-1), np.tile(np.arange(64), (3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"segment": 24, "cluster_size": 8}, "segment"),
+        ({"segment": 8}, "segment"),
+        ({"num_clusters": 0}, "num_clusters"),
+    ],
+)
+def test_invalid_arguments_are_named(arguments, name):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        RetrievedClusters(**arguments)
+
+
+def test_documents_and_masks_of_pairs_are_refused():
+    x = normal(1, 12, SIZE)
+    layer = make_layer(RetrievedClusters(1, 2, 4))
+    with pytest.raises(ValueError, match="`segment_ids`"):
+        layer(x, use_causal_mask=True, segment_ids=np.zeros((1, 12), "int32"))
+    with pytest.raises(ValueError, match="`attention_mask`"):
+        layer(x, use_causal_mask=True, attention_mask=np.ones((12, 12), bool))
+
+
+def test_gradients_are_those_of_constant_clusters():
+    from tf_sparse_attention.analysis import assert_causal
+
+    layer = make_layer(Window(2) | RetrievedClusters(2, 2, 8))
+    inputs = keras.Input((40, SIZE))
+    assert_causal(keras.Model(inputs, layer(inputs, use_causal_mask=True)))
