@@ -161,3 +161,15 @@ def test_gradients_are_those_of_constant_clusters():
     layer = make_layer(Window(2) | RetrievedClusters(2, 2, 8))
     inputs = keras.Input((40, SIZE))
     assert_causal(keras.Model(inputs, layer(inputs, use_causal_mask=True)))
+
+
+@pytest.mark.parametrize(("pattern", "window", "sinks"), PATTERNS)
+@pytest.mark.parametrize("steps", first([[1] * 45, [5, 1, 20, 1, 18], [45], [16, 1, 1, 27]], 2))
+def test_decoding_in_steps_is_the_full_pass(pattern, window, sinks, steps):
+    layer, x = make_layer(pattern, num_key_value_heads=2), normal(2, 45, SIZE)
+    full = ops.convert_to_numpy(layer(x, use_causal_mask=True))
+    cache, start = layer.init_cache(2, 45), 0
+    for length in steps:
+        y, cache = layer.extend(x[:, start : start + length], cache)
+        np.testing.assert_allclose(y, full[:, start : start + length], atol=1e-4)
+        start += length

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras import ops
 
@@ -12,6 +12,9 @@ from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import are_known, argmax_last_axis, max_over, min_if_known, shape
 from tf_sparse_attention.patterns.selection import NewTokens, SelectedKeys, TokenInfo
 from tf_sparse_attention.types import DType, Size, Tensor
+
+if TYPE_CHECKING:
+    from tf_sparse_attention.patterns.arrangement import Arrangement
 
 # The position of an empty slot, less than any position of a token. Caches store positions minus this number, so that an
 # empty cache is all zeros: some export formats initialize state with zeros.
@@ -61,6 +64,8 @@ class CachePolicy:
         is_bounded: whether the number of slots is bounded for any sequence length. Default False.
         shares_reads: whether query heads that share a key head read the same slots, which are then read once. Default
             False.
+        is_exact: whether the buckets that a query reads hold only keys that the pattern allows, up to its position.
+            Default False.
         num_visible: for policies that reuse slots, the number of last tokens that a query can see. Default None: the
             cache never overwrites a token.
     """
@@ -73,6 +78,7 @@ class CachePolicy:
     else:
         num_visible = None
     shares_reads = False
+    is_exact = False
 
     def num_slots(self, max_length: Size) -> Size:
         """Return the number of slots for sequences of `max_length` tokens: an integer, or a scalar tensor."""
@@ -129,6 +135,25 @@ class CachePolicy:
 
     def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
         """Return the `Buckets` that queries read, given their `TokenInfo` (B, 1 or n, q). None: all slots."""
+        return None
+
+    def extra_slots(self, entry: Mapping[str, Tensor]) -> Tensor | None:
+        """Return the slots whose content follows the last slot in buckets, int32 (B, n, L). None: there are none."""
+        return None
+
+    def estimate(
+        self, entry: Mapping[str, Tensor], selection: Any, positions: Tensor
+    ) -> "tuple[Arrangement, Tensor, Tensor] | None":
+        """Return an arrangement of new queries with further keys and values, such as means of keys. None: no such keys.
+
+        Args:
+            entry: the cache entry.
+            selection: result of `Selector.select_new`.
+            positions: int32 (B, q), the position of each query.
+
+        Returns:
+            The arrangement, keys (B, n, G, H) and values (B, n, G, Hv).
+        """
         return None
 
 

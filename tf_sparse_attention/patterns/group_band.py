@@ -234,13 +234,13 @@ class GroupSelector(Selector):
     def select_keys(self, key: Tensor, mask: Tensor | None) -> Tensor:
         return self.assign(key, token_positions(key))
 
-    def init(self, key: Tensor) -> dict[str, Tensor]:
+    def init(self, entry: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the initial decoding state.
 
         "count", int32 (B, m, K): number of keys per group. With `reads_successors`, also "last_group", int32 (B, m, 1):
         group of the previous token.
         """
-        batch, heads = shape(key)[:2]
+        batch, heads = shape(entry["key"])[:2]
         state = {"count": ops.zeros((batch, heads, self.num_groups), dtype="int32")}
         if self.reads_successors:
             state["last_group"] = ops.zeros((batch, heads, 1), dtype="int32")

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import keras
 from keras import ops
@@ -11,8 +11,8 @@ from keras import ops
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.attend import Attended, lowest, score_dtype
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
-from tf_sparse_attention.ops.block_selection import NO_BLOCK, count_blocks
-from tf_sparse_attention.ops.gather import take_numbers, take_unique_rows
+from tf_sparse_attention.ops.block_selection import NO_BLOCK, count_blocks, sum_groups
+from tf_sparse_attention.ops.gather import take_numbers, take_positions, take_rows, take_unique_rows
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import (
     are_known,
@@ -25,9 +25,11 @@ from tf_sparse_attention.ops.shapes import (
     take_key_heads,
 )
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
+from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, dequantize_rows
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selected_blocks import OwnBlocks, SelectedTiles
+from tf_sparse_attention.patterns.selected_blocks import OwnBlocks, SelectedTiles, add_to_sums, rewind_sums
 from tf_sparse_attention.patterns.selection import (
+    NewTokens,
     Selection,
     SelectionInputs,
     Selector,
@@ -133,6 +135,47 @@ class RetrievedClusters(Pattern):
 
     def make_selector(self, weights: SelectorWeights) -> Selector:
         return ClusterSelector(self)
+
+    def cache(self) -> CachePolicy:
+        return RetrievedSlots(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievedSlots(Everything):
+    """All positions. A query reads its run, and the selected runs and clusters; clusters follow the runs in buckets."""
+
+    pattern: RetrievedClusters
+    is_exact = True
+
+    @property
+    def shares_reads(self) -> bool:  # type: ignore[override]  # depends on the pattern
+        return self.pattern.use_shared_choice
+
+    def num_slots(self, max_length: Size) -> Size:
+        return count_blocks(max_length, self.pattern.cluster_size) * self.pattern.cluster_size
+
+    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
+        size, segment = self.pattern.cluster_size, self.pattern.segment
+        own, first = query.position // size, query.position // segment * (segment // size)
+        chosen = list(query.features.values())
+        if not chosen:
+            return Buckets([own], size)
+        indices = [ops.where(ops.logical_and(x >= 0, x < first), x + num_slots // size, x) for x in chosen]
+        return Buckets([ops.broadcast_to(own, shape(chosen[0])), *indices], size)
+
+    def extra_slots(self, entry: Mapping[str, Tensor]) -> Tensor | None:
+        return entry.get("cluster_slots")
+
+    def estimate(
+        self, entry: Mapping[str, Tensor], selection: Any, positions: Tensor
+    ) -> tuple[Arrangement, Tensor, Tensor] | None:
+        if not self.pattern.use_estimate or selection.is_chosen is None:
+            return None
+        size, slots, length = self.pattern.cluster_size, entry["cluster_slots"], shape(positions)[1]
+        arrangement = ClusterEstimates(
+            slots, selection.is_chosen, positions[:, None, None], self.pattern, (0, length), shape(slots)[2] // size
+        )
+        return arrangement, entry["cluster_key"], entry["cluster_value"]
 
 
 class Clusters:
@@ -259,24 +302,131 @@ class ClusterSelector(Selector):
         if are_known(num_runs) and num_runs < 2:
             return ClusterSelection(length, clusters, None, None, size)
         scores, allowed = self._scores(query, key, masks.key_mask, clusters, num_runs)
-        if pattern.use_shared_choice and num_heads != key.shape[1]:
-            shares = ops.where(allowed, ops.softmax(ops.where(allowed, scores, lowest("float32")), axis=-1), 0)
-            scores = _sum_heads(shares, key.shape[1])
-            allowed = take_key_heads(allowed, key.shape[1]) if allowed.shape[1] != 1 else allowed
-        scores = ops.where(allowed, scores, lowest("float32"))
+        return self._choose(scores, allowed, (num_heads, key.shape[1]), length, clusters and clusters.number, clusters)
+
+    def _choose(
+        self,
+        scores: Tensor,
+        allowed: Tensor,
+        heads: tuple[int, int],
+        length: Size,
+        num_clusters: Size | None,
+        clusters: "Clusters | None" = None,
+    ) -> "ClusterSelection":
+        """Return the selection of queries by their scores (B, N, T, R) for clusters or runs 0, 1, ..."""
+        pattern, lowest_score, num_runs = self._pattern, lowest("float32"), shape(scores)[-1]
         count = min(pattern.num_clusters, num_runs - 1) if are_known(num_runs) else pattern.num_clusters
+        if count == 0:
+            return ClusterSelection(length, clusters, None, None, pattern.cluster_size)
+        if pattern.use_shared_choice and heads[0] != heads[1]:
+            shares = ops.where(allowed, ops.softmax(ops.where(allowed, scores, lowest_score), axis=-1), 0)
+            scores = sum_groups(shares, heads[1])
+            allowed = take_key_heads(allowed, heads[1]) if allowed.shape[1] != 1 else allowed
+        scores = ops.where(allowed, scores, lowest_score)
         best, choices = find_top_k(scores, count, sorted=True)
-        choices = ops.where(best > lowest("float32"), ops.cast(choices, "int32"), NO_BLOCK)
+        choices = ops.where(best > lowest_score, choices, NO_BLOCK)
         is_chosen = None
-        if clusters is not None:
-            least, last = best[..., -1:], ops.where(best[..., -1:] > lowest("float32"), choices[..., -1:], -1)
-            numbers = ops.arange(clusters.number, dtype="int32")
-            of_clusters = slice_axis(scores, -1, 0, clusters.number)
-            is_chosen = merge(
-                of_clusters > lowest("float32"), (of_clusters > least) | ((of_clusters == least) & (numbers <= last))
-            )
-            is_chosen = repeat_key_heads(is_chosen, num_heads)
-        return ClusterSelection(length, clusters, repeat_key_heads(choices, num_heads), is_chosen, size)
+        if num_clusters is not None:
+            least, last = best[..., -1:], choices[..., -1:]
+            of_clusters = slice_axis(scores, -1, 0, num_clusters)
+            # `find_top_k` takes the first of equal scores.
+            ties = ops.logical_and(of_clusters == least, ops.arange(num_clusters, dtype="int32") <= last)
+            is_chosen = merge(of_clusters > lowest_score, ops.logical_or(of_clusters > least, ties))
+            is_chosen = repeat_key_heads(is_chosen, heads[0])
+        choices = repeat_key_heads(choices, heads[0])
+        return ClusterSelection(length, clusters, choices, is_chosen, pattern.cluster_size)
+
+    def init(self, entry: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the initial state.
+
+        "run_sum", float32 (B, m, R, H): sums of the keys of each run. If a segment can be complete, also "cluster_key"
+        and with estimates "cluster_value", float32 (B, m, G, H), the means of clusters, and "cluster_slots", int32 (B,
+        m, L), the slots of their members.
+        """
+        batch, heads, slots, channels = shape(entry["key"])
+        size, segment = self._pattern.cluster_size, self._pattern.segment
+        state = {"run_sum": ops.zeros((batch, heads, slots // size, channels), "float32")}
+        num_slots = slots // segment * segment
+        if are_known(num_slots) and num_slots == 0:
+            return state
+        for name in ("key", "value") if self._pattern.use_estimate else ("key",):
+            state[f"cluster_{name}"] = ops.zeros((batch, heads, num_slots // size, shape(entry[name])[-1]), "float32")
+        return {**state, "cluster_slots": ops.zeros((batch, heads, num_slots), "int32")}
+
+    def add(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        segment = self._pattern.segment
+        new = {"run_sum": add_to_sums(state["run_sum"], inputs.rotated_key, tokens, self._pattern.cluster_size)}
+        if "cluster_slots" not in state:
+            return new, {}
+        names = [name for name in ("cluster_slots", "cluster_key", "cluster_value") if name in state]
+
+        def make():
+            return self._make_clusters(state, inputs, tokens, names)
+
+        if tokens.length is None or tokens.length >= segment:
+            made = make()
+        else:
+            ends = tokens.start + tokens.counts
+            is_due = ops.logical_and(ends // segment > tokens.start // segment, tokens.counts > 0)
+            made = ops.cond(ops.any(is_due), make, lambda: [state[name] for name in names])
+        return {**new, **dict(zip(names, made, strict=True))}, {}
+
+    def _make_clusters(self, state, inputs, tokens, names):
+        """Return entries of the state after the clusters of segments that the new tokens complete are made."""
+        size, segment = self._pattern.cluster_size, self._pattern.segment
+        batch, heads, num_slots = shape(state["cluster_slots"])
+        total, per_segment = num_slots // segment, segment // size
+        count = total if tokens.length is None else (tokens.length + segment - 1) // segment
+        first = tokens.start // segment  # the segment of the first new token, (B,)
+        at = first[:, None] * segment + ops.arange(count * segment, dtype="int32")
+        is_old = (at < tokens.start[:, None])[:, None, :, None]
+
+        def rows(name, x):
+            """Return the rows of `count` segments from the cache and from the new tokens, (B, m, count g, H)."""
+            cached = dequantize_rows(state[name], state.get(f"{name}_scale"), "float32")
+            new = take_positions(ops.cast(x, "float32"), (at - tokens.start[:, None])[:, None])
+            return ops.where(is_old, take_positions(cached, at[:, None]), new)
+
+        def write(slots, made, per_segment):
+            """Write what was made of `count` segments, (B, m, count s) or (B, m, count s, H), to s slots per segment."""
+            slot = ops.arange(total * per_segment, dtype="int32")
+            number, last = slot // per_segment, ops.minimum((tokens.start + tokens.counts) // segment, first + count)
+            is_new = ops.logical_and(number >= first[:, None], number < last[:, None])[:, None]
+            index = (slot - first[:, None] * per_segment)[:, None]
+            if len(made.shape) == 4:
+                return ops.where(is_new[..., None], take_positions(made, index), slots)
+            return ops.where(is_new, take_positions(made[..., None], index)[..., 0], slots)
+
+        keys = rows("key", inputs.rotated_key)
+        local = bisect_keys(ops.reshape(keys, (batch, heads, count, segment, shape(keys)[-1])), size)
+        local = local + ops.arange(count, dtype="int32")[:, None] * segment
+        local = ops.reshape(local, (batch, heads, count * segment))
+        made = [write(state["cluster_slots"], local + first[:, None, None] * segment, segment)]
+        for name in names[1:]:
+            members = keys if name == "cluster_key" else rows("value", inputs.value)
+            clusters = split(take_rows(members, local), size, -2, count * per_segment)
+            made.append(write(state[name], ops.mean(clusters, axis=-2), per_segment))
+        return made
+
+    def select_new(
+        self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
+    ) -> "ClusterSelection":
+        size, segment = self._pattern.cluster_size, self._pattern.segment
+        query, means = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key")
+        num_runs, position = shape(state["run_sum"])[2], tokens.positions[:, None, :, None]
+        run, number = ops.arange(num_runs, dtype="int32"), None
+        scores = _products(query, state["run_sum"] / size)
+        if means is not None:
+            number = shape(means)[2]
+            of_clusters = pad_axis(_products(query, means), -1, 0, num_runs - number)
+            scores = ops.where(run < position // segment * (segment // size), of_clusters, scores)
+        heads = query.shape[1], state["run_sum"].shape[1]
+        return self._choose(scores, run < position // size, heads, shape(state["key"])[2], number)
+
+    def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
+        return {"run_sum": rewind_sums(entry["run_sum"], entry, lengths, self._pattern.cluster_size)}
 
     def _scores(self, query, key, counted, clusters, num_runs):
         """Return the scores (B, N, T, R) of clusters or runs 0, 1, .., and which a query may select."""
@@ -291,17 +441,14 @@ class ClusterSelector(Selector):
             number = ops.sum(ops.cast(split(counted, size, -1, num_runs), "float32"), axis=-1)[:, None]
             runs, has_keys = runs / ops.maximum(number, 1)[..., None], number > 0
 
-        def products(means):
-            return ops.matmul(query, ops.swapaxes(repeat_key_heads(means, num_heads), -1, -2))
-
-        scores = products(runs)
+        scores = _products(query, runs)
         position = ops.arange(shape(query)[2], dtype="int32")[:, None]
         run = ops.arange(num_runs, dtype="int32")
         allowed = (run < position // size)[None, None]
         if clusters is not None:
             is_complete = run < position // segment * (segment // size)
             missing = num_runs - clusters.number
-            of_clusters = pad_axis(products(clusters.means(key)), -1, 0, missing)
+            of_clusters = pad_axis(_products(query, clusters.means(key)), -1, 0, missing)
             scores = ops.where(is_complete, of_clusters, scores)
             found = clusters.has_counted()
             if found is not None and has_keys is not None:
@@ -312,9 +459,9 @@ class ClusterSelector(Selector):
         return scores, allowed
 
 
-def _sum_heads(x, num_key_heads):
-    batch, heads, *sizes = shape(x)
-    return ops.sum(ops.reshape(x, (batch, num_key_heads, heads // num_key_heads, *sizes)), axis=2)
+def _products(query, means):
+    """Return the products (B, N, T, G) of queries (B, N, T, H) and means (B, M, G, H)."""
+    return ops.matmul(query, ops.swapaxes(repeat_key_heads(means, query.shape[1]), -1, -2))
 
 
 class RetrievedTiles(SelectedTiles):
@@ -367,78 +514,98 @@ class RetrievedTiles(SelectedTiles):
 
 
 class ClusterMembers(OneGroup):
-    """Queries start .. stop - 1 with the members of the first `count` clusters, as one group."""
+    """A run of queries with the members of the first clusters, as one group.
+
+    Args:
+        order: int32 (B, M, L), the position of each member. Runs of c are clusters.
+        is_chosen: bool (B, N, T, G), whether a query selects a cluster. Then its members are not allowed.
+        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the run.
+        pattern: the `RetrievedClusters`.
+        run: pair of the first query, and the one after the last.
+        count: number of clusters.
+        clusters: the `Clusters`, None in decoding.
+        key_length: S.
+    """
 
     is_exact = True
     sorts_tokens = True
 
-    def __init__(self, selection: ClusterSelection, start: Size, stop: Size, count: Size, segment: int) -> None:
-        self._clusters, self.start, self.stop, self.count = cast(Clusters, selection.clusters), start, stop, count
-        self._is_chosen, self._segment, self.key_length = cast(Tensor, selection.is_chosen), segment, selection.length
+    def __init__(
+        self,
+        order: Tensor,
+        is_chosen: Tensor,
+        positions: Tensor,
+        pattern: RetrievedClusters,
+        run: tuple[Size, Size],
+        count: Size,
+        clusters: Clusters | None = None,
+        key_length: Size = 0,
+    ) -> None:
+        self.arguments = order, is_chosen, positions, pattern, run, count, clusters, key_length
+        self._order, self._is_chosen, self._positions, self._pattern, self._run, self._count = self.arguments[:6]
+        self._clusters, self.key_length = clusters, key_length
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return super().queries(slice_axis(x, axis, self.start, self.stop), axis)
+        return super().queries(slice_axis(x, axis, *self._run), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        x = self._first(self._clusters.take(x, axis), axis)
+        x = slice_axis(cast(Clusters, self._clusters).take(x, axis), axis, 0, self._count * self._pattern.cluster_size)
         return ops.expand_dims(repeat_key_heads(x, self._is_chosen.shape[1]) if axis == -1 else x, axis - 1)
 
-    def _first(self, x, axis):
-        return slice_axis(x, axis, 0, self.count * self._clusters.cluster_size)
-
     def query_positions(self) -> Tensor:
-        return ops.arange(self.start, self.stop, dtype="int32")[None]
+        return self._positions
 
     def key_positions(self) -> Tensor:
-        order = repeat_key_heads(self._first(self._clusters.order, -1), self._is_chosen.shape[1])
-        return order[:, :, None]
+        order = slice_axis(self._order, -1, 0, self._count * self._pattern.cluster_size)
+        return repeat_key_heads(order, self._is_chosen.shape[1])[:, :, None]
 
     def causal_mask(self) -> Tensor:
-        """Return whether a member is in a complete segment, and its cluster is not selected."""
-        clusters = ops.arange(self.count, dtype="int32") * self._clusters.cluster_size // self._segment
-        is_complete = clusters < ops.arange(self.start, self.stop, dtype="int32")[:, None] // self._segment
-        chosen = slice_axis(slice_axis(self._is_chosen, -2, self.start, self.stop), -1, 0, self.count)
-        rest = ops.logical_and(is_complete, ops.logical_not(chosen))  # (B, N, t, G)
-        return ops.repeat(rest, self._clusters.cluster_size, axis=-1)[:, :, None]
+        """Return whether a member is in a segment before that of the query, and its cluster is not selected."""
+        size, segment = self._pattern.cluster_size, self._pattern.segment
+        segments = ops.arange(self._count, dtype="int32") * size // segment
+        is_complete = segments < self._positions[..., None] // segment
+        chosen = slice_axis(slice_axis(self._is_chosen, -2, *self._run), -1, 0, self._count)[:, :, None]
+        return ops.repeat(ops.logical_and(is_complete, ops.logical_not(chosen)), size, axis=-1)
 
 
 class ClusterEstimates(ClusterMembers):
-    """Queries start .. stop - 1 with the means of the first `count` clusters, as one group."""
+    """A run of queries with the means of the first clusters, as one group. In decoding, keys are given as means."""
 
     @property
     def members(self) -> Arrangement:
-        return ClusterMembers(self._selection, self.start, self.stop, self.count, self._segment)
-
-    def __init__(self, selection: ClusterSelection, start: Size, stop: Size, count: Size, segment: int) -> None:
-        super().__init__(selection, start, stop, count, segment)
-        self._selection = selection
+        return ClusterMembers(*self.arguments)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(slice_axis(ops.cast(self._clusters.means(x), x.dtype), -2, 0, self.count), -3)
+        means = x if self._clusters is None else ops.cast(self._clusters.means(x), x.dtype)
+        return ops.expand_dims(slice_axis(means, -2, 0, self._count), -3)
 
     def key_positions(self) -> Tensor:
         """Return the mean position of the members of each cluster, rounded down."""
-        positions = super().key_positions()[:, :, 0]
-        size = self._clusters.cluster_size
-        return (ops.sum(split(positions, size, -1, self.count), axis=-1) // size)[:, :, None]
+        size = self._pattern.cluster_size
+        return ops.sum(split(super().key_positions(), size, -1, self._count), axis=-1) // size
 
 
 def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedClusters) -> Arrangement | None:
     """Arrange queries with the means of clusters: in runs of queries, so that few pairs are later ones."""
-    if selection.clusters is None:
+    clusters, length, segment = selection.clusters, call.query_length, pattern.segment
+    if clusters is None:
         return None
-    length, segment, number = call.query_length, pattern.segment, selection.clusters.number
+
+    def run(start, stop, count):
+        positions = ops.arange(start, stop, dtype="int32")[None]
+        chosen = cast(Tensor, selection.is_chosen)
+        return ClusterEstimates(
+            clusters.order, chosen, positions, pattern, (start, stop), count, clusters, selection.length
+        )
+
     if not are_known(length):
-        return ClusterEstimates(selection, 0, length, number, segment)
-    segments = count_blocks(length, segment)
-    per_run = max(-(-segments // MAX_RUNS), 2)
-    runs = []
-    for first in range(0, segments, per_run):
-        stop = min((first + per_run) * segment, length)
-        count = min((stop - 1) // segment * (segment // pattern.cluster_size), number)
-        if count == 0:  # the last run has one segment, the only one
-            count = number
-        runs.append(ClusterEstimates(selection, first * segment, stop, count, segment))
+        return run(0, length, clusters.number)
+    segments, per_segment, runs = count_blocks(length, segment), segment // pattern.cluster_size, []
+    step = max(-(-segments // MAX_RUNS), 2)
+    for first in range(0, segments, step):
+        stop = min((first + step) * segment, length)
+        # At least one segment, whose clusters no query sees if it is the only one.
+        runs.append(run(first * segment, stop, max((stop - 1) // segment, 1) * per_segment))
     return QueryRuns(runs)
 
 

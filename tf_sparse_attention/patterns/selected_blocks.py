@@ -160,6 +160,7 @@ class SelectedSlots(Everything):
     block_size: int
     num_blocks: int
     shares_reads: bool = True
+    is_exact = True
 
     def num_slots(self, max_length: Size) -> Size:
         return count_blocks(max_length, self.block_size) * self.block_size
@@ -198,32 +199,15 @@ class BlockSelector(Selector):
             select_blocks(*sides, inputs.masks, *sizes, pattern.use_shared_choice, pattern.choice_chunk_size)
         )
 
-    def init(self, key: Tensor) -> dict[str, Tensor]:
+    def init(self, entry: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the initial decoding state: "block_sum", float32 (B, m, G, H), the sum of the keys of each block."""
-        batch, heads, slots, size = shape(key)
+        batch, heads, slots, size = shape(entry["key"])
         return {"block_sum": ops.zeros((batch, heads, slots // self._pattern.block_size, size), "float32")}
 
     def add(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        sums, key, size = state["block_sum"], ops.cast(inputs.rotated_key, "float32"), self._pattern.block_size
-        batch, heads, num_blocks, channels = shape(sums)
-        block = in_range(tokens.positions // size, num_blocks)
-        if tokens.length == 1:
-            at = ops.broadcast_to(block[:, None], (batch, heads, 1))
-            has_keys = (tokens.positions % size > 0)[:, None, :, None]
-            total = ops.where(has_keys, take_rows(sums, at), 0) + key
-            return {"block_sum": write_slots(sums, total, at, tokens.exists[:, None])}, {}
-        key = ops.where(tokens.exists[:, None, :, None], key, 0)
-        rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * num_blocks + block[:, None]
-        added = ops.segment_sum(
-            ops.reshape(key, (-1, channels)), ops.reshape(rows, (-1,)), num_segments=batch * heads * num_blocks
-        )
-        # Blocks that begin among the new tokens have no keys yet.
-        is_old = ops.arange(num_blocks, dtype="int32") * size < tokens.start[:, None]
-        is_old = ops.logical_or(is_old, tokens.counts[:, None] == 0)  # rows without tokens keep all sums
-        old = ops.where(is_old[:, None, :, None], sums, 0)
-        return {"block_sum": old + ops.reshape(added, (batch, heads, num_blocks, channels))}, {}
+        return {"block_sum": add_to_sums(state["block_sum"], inputs.rotated_key, tokens, self._pattern.block_size)}, {}
 
     def select_new(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
@@ -239,13 +223,39 @@ class BlockSelector(Selector):
         return BlockSelection([repeat_key_heads(block, num_heads) for block in blocks])
 
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
-        size, (batch, heads, num_blocks, _) = self._pattern.block_size, shape(entry["block_sum"])
-        block = ops.broadcast_to(in_range(lengths // size, num_blocks)[:, None, None], (batch, heads, 1))
-        rows = dequantize_rows(entry["key"], entry.get("key_scale"), "float32")
-        keys = take_blocks(split(rows, size, -2, num_blocks), block)[:, :, 0]  # (B, m, b, H)
-        remain = ops.arange(size, dtype="int32") < (lengths % size)[:, None]
-        total = ops.sum(ops.where(remain[:, None, :, None], keys, 0), axis=2, keepdims=True)
-        return {"block_sum": write_slots(entry["block_sum"], total, block, (lengths % size > 0)[:, None, None])}
+        return {"block_sum": rewind_sums(entry["block_sum"], entry, lengths, self._pattern.block_size)}
+
+
+def add_to_sums(sums: Tensor, key: Tensor, tokens: NewTokens, size: int) -> Tensor:
+    """Add the keys (B, m, q, H) of new tokens to the sums of the keys of each block of `size`, float32 (B, m, G, H)."""
+    batch, heads, num_blocks, channels = shape(sums)
+    key, block = ops.cast(key, "float32"), in_range(tokens.positions // size, num_blocks)
+    if tokens.length == 1:
+        at = ops.broadcast_to(block[:, None], (batch, heads, 1))
+        has_keys = (tokens.positions % size > 0)[:, None, :, None]
+        total = ops.where(has_keys, take_rows(sums, at), 0) + key
+        return write_slots(sums, total, at, tokens.exists[:, None])
+    key = ops.where(tokens.exists[:, None, :, None], key, 0)
+    rows = ops.reshape(ops.arange(batch * heads, dtype="int32"), (batch, heads, 1)) * num_blocks + block[:, None]
+    added = ops.segment_sum(
+        ops.reshape(key, (-1, channels)), ops.reshape(rows, (-1,)), num_segments=batch * heads * num_blocks
+    )
+    # Blocks that begin among the new tokens have no keys yet.
+    is_old = ops.arange(num_blocks, dtype="int32") * size < tokens.start[:, None]
+    is_old = ops.logical_or(is_old, tokens.counts[:, None] == 0)  # rows without tokens keep all sums
+    old = ops.where(is_old[:, None, :, None], sums, 0)
+    return old + ops.reshape(added, (batch, heads, num_blocks, channels))
+
+
+def rewind_sums(sums: Tensor, entry: Mapping[str, Tensor], lengths: Tensor, size: int) -> Tensor:
+    """Return the sums of `add_to_sums` without the tokens of a cache entry from position `lengths` (B,) on."""
+    batch, heads, num_blocks, _ = shape(sums)
+    block = ops.broadcast_to(in_range(lengths // size, num_blocks)[:, None, None], (batch, heads, 1))
+    rows = dequantize_rows(entry["key"], entry.get("key_scale"), "float32")
+    keys = take_blocks(split(rows, size, -2, num_blocks), block)[:, :, 0]  # (B, m, size, H)
+    remain = ops.arange(size, dtype="int32") < (lengths % size)[:, None]
+    total = ops.sum(ops.where(remain[:, None, :, None], keys, 0), axis=2, keepdims=True)
+    return write_slots(sums, total, block, (lengths % size > 0)[:, None, None])
 
 
 MAX_TILE_SIZE, MIN_TILE_SIZE = 64, 16  # queries per tile

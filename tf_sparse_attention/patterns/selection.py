@@ -88,6 +88,7 @@ class SelectionInputs(NamedTuple):
         rotated_key: (B, m, S, H), scaled and rotated as in the scores.
         masks: a `TokenMasks`.
         training: whether weights of the selector are updated.
+        value: (B, m, q, Hv) of new tokens in decoding, otherwise None.
     """
 
     query: Tensor
@@ -96,6 +97,7 @@ class SelectionInputs(NamedTuple):
     rotated_key: Tensor
     masks: TokenMasks = TokenMasks()
     training: bool = False
+    value: Tensor | None = None
 
     def sides(self) -> list[tuple[Tensor, Tensor | None]]:
         """Return the distinct heads of tokens, queries and keys or both in one, each with its mask (B, T) or None."""
@@ -175,8 +177,8 @@ class Selector:
         """Select groups, keys or blocks for all queries of a call."""
         raise NotImplementedError(f"{type(self).__name__} must define `select`.")
 
-    def init(self, key: Tensor) -> dict[str, Tensor]:
-        """Return the initial state, a dictionary of tensors. `key` is the empty key cache (B, m, S, H)."""
+    def init(self, entry: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the initial state, a dictionary of tensors. `entry` is empty, with "key" and "value" (B, m, S, H)."""
         return {}
 
     def add(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from keras import ops
 
 from tf_sparse_attention.ops.attend import Attended, combine_attended, lowest
-from tf_sparse_attention.ops.gather import take_positions, take_slots
+from tf_sparse_attention.ops.gather import take_numbers, take_positions, take_rows, take_slots
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import Distances
 from tf_sparse_attention.ops.shapes import are_known, pad_axis, repeat_key_heads, shape, slice_axis, take_key_heads
@@ -36,6 +36,7 @@ from tf_sparse_attention.patterns.engine.kv_cache import (
     add_tokens,
     cache_policy,
     entry_name,
+    feature_names,
     write_tokens,
 )
 from tf_sparse_attention.patterns.first import First
@@ -82,9 +83,8 @@ class CachedArrangement(Arrangement):
         features: the `TokenFeatures` of the leaf.
     """
 
-    is_exact = False
-
-    def __init__(self, leaf: Leaf, features: TokenFeatures) -> None:
+    def __init__(self, leaf: Leaf, features: TokenFeatures, is_exact: bool = False) -> None:
+        self.is_exact = is_exact
         self.lead = -1 if leaf.reads_successors else 0
         self._ranks = features if "rank" in features.key else None
 
@@ -115,7 +115,7 @@ class CachedKeys(CachedArrangement):
         def spread(x):
             return x if x.shape[1] == 1 else repeat_key_heads(x, num_heads)
 
-        super().__init__(leaf, slots.features[leaf.index])
+        super().__init__(leaf, slots.features[leaf.index], cache_policy(leaf).is_exact)
         _, _, num_groups, self.key_length, _ = shape(slots.key)
         self._is_one_group = isinstance(num_groups, int) and num_groups == 1
         self._queries, self._keys = self.queries(positions[:, None], -1), spread(slots.positions) + self.lead
@@ -191,7 +191,7 @@ class CachedTiles(CachedArrangement, SelectedTiles):
         group_size: int,
     ) -> None:
         SelectedTiles.__init__(self, buckets.indices, buckets.size, shape(slot_positions)[2], group_size)
-        CachedArrangement.__init__(self, leaf, features)
+        CachedArrangement.__init__(self, leaf, features, cache_policy(leaf).is_exact)
         self._queries, self._slot_positions = self.queries(positions[:, None], -1), slot_positions
 
     def _max_tiles(self, size: Size) -> Size:
@@ -296,6 +296,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
     """Compute attention of new queries to the slots of an entry. Returns the parts of one softmax."""
     (batch, num_heads, length, _), (_, key_heads, num_slots, _) = shape(inputs.query), shape(entry["key"])
     policy, positions, features = cache_policy(leaf), tokens.positions, _query_features(leaf, inputs.selections)
+    extra = policy.extra_slots(entry)
     own = features[leaf.index]
     buckets = policy.buckets(TokenInfo(positions[:, None], own), num_slots)
     options = inputs.options._replace(hide_self=None) if leaf.reads_successors else inputs.options
@@ -305,7 +306,13 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         call = Call(batch, shape(queries)[2], arrangement.key_length, causal=True)
         return attend_plain(arrangement, leaf, given, call, return_weights=False, return_log_sum_exp=True)
 
+    parts = []
+    if (estimate := policy.estimate(entry, inputs.selections[leaf.index], positions)) is not None:
+        arrangement, *means = estimate
+        parts.append(attend(arrangement, inputs.query, *means, inputs.selections))
     if buckets is not None and are_known(length, buckets.size) and length >= MIN_TILED:
+        if extra is not None:
+            entry = {**entry, **{name: _with_extra(entry[name], extra) for name in _columns(leaf, entry, selectors)}}
         known = _slot_features(leaf, features, selectors, lambda name: entry[name])
         group_size = num_heads // key_heads if policy.shares_reads or buckets.indices[0].shape[1] == 1 else 1
         indices = [ops.broadcast_to(x, (batch, num_heads, length)) for x in buckets.indices]
@@ -316,7 +323,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         key, value = (dequantize_rows(entry[name], entry.get(f"{name}_scale"), inputs.query.dtype) for name in ROWS)
         attended = tiles.split_choices(attend(tiles, inputs.query, key, value, known))
         sums = cast(Tensor, attended.log_sum_exp)
-        return [
+        return parts + [
             Attended(attended.output[:, :, choice], log_sum_exp=sums[:, :, choice]) for choice in range(len(indices))
         ]
     # New query i attends to no key of a ring if i >= `num_slots`.
@@ -325,7 +332,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         visible = min(length, num_slots)
         positions, own = positions[:, :visible], {name: x[..., :visible] for name, x in own.items()}
         features = {index: {name: x[..., :visible] for name, x in y.items()} for index, y in features.items()}
-    slots = _read(leaf, entry, features, selectors, buckets, policy.shares_reads, inputs.query.dtype)
+    slots = _read(leaf, entry, features, selectors, buckets, extra, policy.shares_reads, inputs.query.dtype)
     arrangement = CachedKeys(leaf, slots, positions, num_heads)
     query = slice_axis(inputs.query, -2, 0, visible)
     output, _, log_sum_exp = attend(arrangement, query, slots.key, slots.value, slots.features)
@@ -333,7 +340,21 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         missing = length - visible
         output = pad_axis(output, -2, 0, missing)
         log_sum_exp = ops.pad(log_sum_exp, ((0, 0), (0, 0), (0, missing)), constant_values=lowest(log_sum_exp.dtype))
-    return [Attended(output, log_sum_exp=log_sum_exp)]
+    return [*parts, Attended(output, log_sum_exp=log_sum_exp)]
+
+
+def _columns(leaf: Leaf, entry: Entry, selectors: Selectors) -> list[str]:
+    """Return the names of what an entry holds per slot."""
+    names = *ROWS, *(f"{name}_scale" for name in ROWS), "position", *feature_names(leaf, selectors)
+    return [name for name in names if name in entry]
+
+
+def _with_extra(slots: Tensor, extra: Tensor) -> Tensor:
+    """Append the content of the `extra` slots (B, n, L) to slots (B, 1 or n, S) or (B, n, S, H)."""
+    if len(slots.shape) == 4:
+        return ops.concatenate([slots, take_rows(slots, extra)], axis=2)
+    slots = ops.broadcast_to(slots, (*shape(extra)[:2], shape(slots)[2]))
+    return ops.concatenate([slots, take_numbers(slots, extra)], axis=2)
 
 
 def _query_features(leaf: Leaf, selections: Selections) -> dict[int, Mapping[str, Tensor]]:
@@ -360,6 +381,7 @@ def _read(
     features: Mapping[int, Mapping[str, Tensor]],
     selectors: Selectors,
     buckets: Buckets | None,
+    extra: Tensor | None,
     is_shared: bool,
     dtype: DType,
 ) -> ReadSlots:
@@ -377,10 +399,13 @@ def _read(
             number = take_key_heads(number, entry["key"].shape[1])
         at = number * buckets.size + ops.arange(buckets.size, dtype="int32")
         merged = (*shape(at)[:3], len(buckets.indices) * buckets.size)
-        at = ops.reshape(at, merged)
+        at = found = ops.reshape(at, merged)
+        if extra is not None:
+            num_slots = shape(entry["key"])[2]
+            found = ops.where(at < num_slots, at, take_slots(extra, at - num_slots))
 
         def take(name):
-            return take_slots(entry[name], at)
+            return take_slots(entry[name], found)
 
         positions = take("position") + EMPTY
         exists = merge(positions > EMPTY, at >= 0)

@@ -83,7 +83,7 @@ def empty_cache(
             }
             if is_quantized:
                 entry |= {f"{name}_scale": ops.zeros((batch_size, heads, slots), dtype="float32") for name in ROWS}
-            entry |= {} if selector is None else selector.init(entry["key"])
+            entry |= {} if selector is None else selector.init(entry)
             shared = 1 if selector is None else heads
             entry["position"] = ops.zeros((batch_size, shared, slots), dtype="int32")
             for name in feature_names(leaf, selectors):
@@ -228,7 +228,7 @@ def add_tokens(
     if leaf.reads_successors:  # each value is stored with the key of the previous token
         key, last_key = tokens.shift(key, entry["last_key"])
     if selector is not None:
-        state, added[leaf.index] = selector.add(entry, inputs, tokens)
+        state, added[leaf.index] = selector.add(entry, inputs._replace(value=value), tokens)
         entry = {**entry, **state}
     columns = {at: added[index][name] for at, (index, name) in feature_names(leaf, selectors).items()}
     return entry, NewKeys(tokens, added.get(leaf.index, {}), {"key": key, "value": value, **columns}, last_key)
