@@ -18,6 +18,7 @@ from tf_sparse_attention.patterns import (
     Heads,
     ImageBlocks,
     Nearest,
+    RetrievedClusters,
     SelectedBlocks,
     Stride,
     Successors,
@@ -179,6 +180,11 @@ CASES = {
     ),
     "selected_beside": Case(
         sparse(Nearest(3, 3) | SelectedBlocks(4, 2) | Window(3), share_qk=True, position="alibi"), packs=False
+    ),
+    "retrieved_beside": Case(
+        sparse(Window(3) | RetrievedClusters(2, 2, 8, use_estimate=False), position="rotary"),
+        packs=False,
+        segments=False,
     ),
     "random": Case(routing(selection="random", position="alibi"), packs=False),
     "top_k": Case(routing(selection="top_k", position="relative"), causal=False, packs=False),

@@ -17,7 +17,7 @@ from tests.programs import as_program
 from tf_sparse_attention import layers
 from tf_sparse_attention.layers.attention.attention_checks import num_cached_tokens
 from tf_sparse_attention.models import Backbone
-from tf_sparse_attention.patterns import Dilated, First, Nearest, SelectedBlocks, Stride, Window
+from tf_sparse_attention.patterns import Dilated, First, Nearest, RetrievedClusters, SelectedBlocks, Stride, Window
 
 TOLERANCE = 2e-5  # of values up to 5; seen: 4e-6
 KINDS = [("compare_drawn", kind) for kind in [*decoded.KINDS, "mixed"]]
@@ -324,6 +324,7 @@ def separate(pattern):
 # Steps at the limits of rings, tiles and blocks, and a number of tokens to take back after each step.
 LIMITS = [(Window(size), [5, 2, 2, 2, 2, 2], 0) for size in (2, 3, 4)]
 LIMITS += [(Dilated(2, 17), [20, 17], 0), (Dilated(2, 17), [3, 16, 17], 0), (SelectedBlocks(4, 2), [7, 18, 2], 1)]
+LIMITS += [(Window(2) | RetrievedClusters(2, 2, 8), [7, 18, 4, 9], back) for back in (1, 3)]
 LIMITS += [(Nearest(3, 4) | First(5), [6, 1, 5, 1, 18, 1, 2], 1), (Nearest(3, 4), [6, 4, 18, 3], 3)]
 
 
@@ -340,8 +341,9 @@ def test_steps_at_the_limits_of_a_cache_equal_one_call(subtests):
                 cache = layer.rewind(cache, at)
 
 
-def test_a_row_without_tokens_keeps_the_sums_of_its_blocks():
-    layer, x = separate(SelectedBlocks(4, 2)), normal(2, 30, SIZE)
+@pytest.mark.parametrize("pattern", [SelectedBlocks(4, 2), RetrievedClusters(2, 2, 4)])
+def test_a_row_without_tokens_keeps_the_sums_of_its_blocks(pattern):
+    layer, x = separate(pattern), normal(2, 30, SIZE)
     whole, (_, cache) = layer(x, use_causal_mask=True), layer.extend(x[:, :17], layer.init_cache(2, 30))
     _, cache = layer.extend(x[:, 17:20], cache, index=ops.convert_to_tensor([-1, 17]))
     y, _ = layer.extend(np.stack([x[0, 17:27], x[1, 20:30]]), cache)

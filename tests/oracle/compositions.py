@@ -28,7 +28,7 @@ def visible(pattern, lengths, causal, groups, segments, successors=False):
         causal: bool.
         groups: for each leaf the groups of queries and of keys, with None for tokens that do not exist and another
             group for each document; of `TopKeys` the cluster of each query and the keys of each cluster, of
-            `SelectedBlocks` what a query sees.
+            `SelectedBlocks` and `RetrievedClusters` what a query sees.
         segments: int (T,), the document of each token; None where nothing is packed.
         successors: whether of the parts that show keys with the values of successors, or of the others.
     """
@@ -51,7 +51,7 @@ def _leaf(leaf, lengths, causal, groups, segments):
     if isinstance(leaf, patterns.Blocks):
         after = leaf.before if leaf.after is None else leaf.after
         return definitions.local_blocks(*lengths, leaf.size, leaf.before, after, causal)
-    if isinstance(leaf, patterns.SelectedBlocks):  # what the queries chose
+    if isinstance(leaf, patterns.SelectedBlocks | patterns.RetrievedClusters):  # what the queries chose
         return groups
     if isinstance(leaf, patterns.Stride):
         return definitions.strided(*lengths, leaf.stride, "far", causal)

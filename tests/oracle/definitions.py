@@ -193,6 +193,36 @@ def selected_blocks(query, key, block_size, num_blocks, exists, segments):
     return best_blocks(shares, blocks, block_size, num_blocks, segments)
 
 
+def bisected(keys, indices, size):
+    """Return clusters of keys (T, H) as lists of indices: halves along a direction of 12 power steps, and so on."""
+    if len(indices) == size:
+        return [list(indices)]
+    rows = keys[indices] - keys[indices].mean(axis=0)
+    direction = 1 + 0.01 * np.arange(keys.shape[1])
+    for _ in range(12):
+        direction = rows.T @ (rows @ direction)
+        direction /= np.linalg.norm(direction) or 1
+    order = np.argsort(rows @ direction, kind="stable")
+    halves = indices[order[: len(order) // 2]], indices[order[len(order) // 2 :]]
+    return [cluster for half in halves for cluster in bisected(keys, half, size)]
+
+
+def retrieved_clusters(query, key, pattern, exists):
+    """Return a query's own run and the clusters and runs of the largest product with their mean key, bool (T, S)."""
+    size, segment, seen = pattern.cluster_size, pattern.segment, np.zeros((len(query), len(key)), bool)
+    known, clusters = np.where(exists[:, None], key, 0), []
+    for start in range(0, len(key) // segment * segment, segment):
+        clusters += bisected(known, np.arange(start, start + segment), size)
+    for i in range(len(query)):
+        first, own = i // segment * segment, i // size * size
+        groups = clusters[: first // size] + [list(range(start, start + size)) for start in range(first, own, size)]
+        groups = [group for group in groups if exists[group].any()]
+        scores = [query[i] @ key[[j for j in group if exists[j]]].mean(axis=0) for group in groups]
+        best = sorted(range(len(groups)), key=lambda number: -scores[number])[: pattern.num_clusters]
+        seen[i, [j for number in best for j in groups[number]] + list(range(own, i + 1))] = True
+    return seen
+
+
 def convolved_keys(key, kernel, exists, segments):
     """Return keys (T, H) with silu of their causal convolution added, over keys that exist and are of their document.
 

@@ -14,7 +14,7 @@ from tests.oracle import attention, compositions, definitions
 from tests.oracle.clustered import clustered
 from tf_sparse_attention import layers
 from tf_sparse_attention.ops.random_bits import random_groups
-from tf_sparse_attention.patterns import Hashed, SelectedBlocks, TopKeys
+from tf_sparse_attention.patterns import Hashed, RetrievedClusters, SelectedBlocks, TopKeys
 from tf_sparse_attention.patterns.pattern import primitives
 
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
@@ -420,6 +420,9 @@ def _groups_of_leaf(head, leaf, number, index):
     """Return the groups of queries and of keys, or None for a pattern of positions alone; `index` is the head's."""
     if isinstance(leaf, SelectedBlocks):
         return _selected_blocks(head, leaf)
+    if isinstance(leaf, RetrievedClusters):
+        query, key = (attention.rotate(x, np.arange(len(x))) for x in (head.query, head.key))
+        return definitions.retrieved_clusters(query, key, leaf, head.key_exists)
     if not leaf.content_based:
         return None
     sides = [(_normalize(x), exists) for x, exists in _sides(head)]

@@ -4,6 +4,7 @@ import pytest
 from keras import ops
 
 from tests.draws import first
+from tests.oracle.definitions import bisected
 from tf_sparse_attention import layers
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
 from tf_sparse_attention.patterns import First, RetrievedClusters, Window
@@ -20,20 +21,6 @@ def normal(*sizes, seed=0):
     return np.random.default_rng(seed).normal(size=sizes).astype("float32")
 
 
-def slow_bisection(keys, indices, size):
-    """Return clusters as lists of indices: halve along a direction of 12 power steps."""
-    if len(indices) == size:
-        return [list(indices)]
-    rows = keys[indices] - keys[indices].mean(axis=0)
-    direction = 1 + 0.01 * np.arange(keys.shape[1])
-    for _ in range(12):
-        direction = rows.T @ (rows @ direction)
-        direction /= np.linalg.norm(direction) or 1
-    order = np.argsort(rows @ direction, kind="stable")
-    halves = indices[order[: len(order) // 2]], indices[order[len(order) // 2 :]]
-    return [cluster for half in halves for cluster in slow_bisection(keys, half, size)]
-
-
 def slow_attention(pattern, window, sinks, query, key, value, counted):
     """Compute one head in loops, from the definition; `counted` is False for padding."""
     size, segment, length = pattern.cluster_size, pattern.segment, len(query)
@@ -41,7 +28,7 @@ def slow_attention(pattern, window, sinks, query, key, value, counted):
     clusters = [
         cluster
         for start in range(0, length // segment * segment, segment)
-        for cluster in slow_bisection(masked, np.arange(start, start + segment), size)
+        for cluster in bisected(masked, np.arange(start, start + segment), size)
     ]
     result = np.zeros((length, value.shape[1]))
     for i in range(length):

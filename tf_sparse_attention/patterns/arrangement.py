@@ -43,7 +43,8 @@ class Arrangement:
         groups: int32 (B, N, T), the group that the pattern assigns to each token (cluster or bucket), in kernel order.
             Queries attend only within this group. None: the pattern assigns no groups, or there is no kernel order.
         members: arrangement of the keys that key slots stand for, equally many consecutive ones per slot, with the same
-            queries. A slot then counts once per member that a query may attend to. None: each slot is one key.
+            queries. A slot then counts once per member that a query may attend to, and masks, except `causal_mask`,
+            apply to members. None: each slot is one key.
         slot_positions: hashable function that maps indices in kernel order (int arrays) to positions. None: indices are
             positions or ranks.
     """

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import keras
+import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
@@ -390,7 +391,7 @@ class ClusterSelector(Selector):
             return ops.where(is_old, take_positions(cached, at[:, None]), new)
 
         def write(slots, made, per_segment):
-            """Write what was made of `count` segments, (B, m, count s) or (B, m, count s, H), to s slots per segment."""
+            """Write what was made of `count` segments, (B, m, count s) or (.., H), to s slots per segment."""
             slot = ops.arange(total * per_segment, dtype="int32")
             number, last = slot // per_segment, ops.minimum((tokens.start + tokens.counts) // segment, first + count)
             is_new = ops.logical_and(number >= first[:, None], number < last[:, None])[:, None]
@@ -514,11 +515,46 @@ class RetrievedTiles(SelectedTiles):
 
 
 class ClusterMembers(OneGroup):
-    """A run of queries with the members of the first clusters, as one group.
+    """A run of queries with the members of clusters in complete segments, as one group of the M heads of keys.
 
     Args:
         order: int32 (B, M, L), the position of each member. Runs of c are clusters.
-        is_chosen: bool (B, N, T, G), whether a query selects a cluster. Then its members are not allowed.
+        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the run.
+        run: pair of the first query, and the one after the last.
+        clusters: the `Clusters`, None in decoding.
+    """
+
+    is_exact = True
+
+    def __init__(self, order: Tensor, positions: Tensor, run: tuple[Size, Size], clusters: Clusters | None) -> None:
+        self._order, self._positions, self._run, self._clusters = order, positions, run, clusters
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return super().queries(slice_axis(x, axis, *self._run), axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        x = cast(Clusters, self._clusters).take(x, axis)
+        return ops.expand_dims(slice_axis(x, axis, 0, shape(self._order)[-1]), axis - 1)
+
+    def query_positions(self) -> Tensor:
+        return self._positions
+
+    def key_positions(self) -> Tensor:
+        return self._order[:, :, None]
+
+    def causal_mask(self) -> Tensor:
+        return np.ones((1, 1), bool)  # see `ClusterEstimates`
+
+    def key_exists(self) -> Tensor:
+        return ops.ones((1, 1, 1, 1, shape(self._order)[-1]), "bool")
+
+
+class ClusterEstimates(OneGroup):
+    """A run of queries with the means of the first clusters, as one group. In decoding, keys are given as means.
+
+    Args:
+        order: int32 (B, M, L), the position of each member. Runs of c are clusters.
+        is_chosen: bool (B, N, T, G), whether a query selects a cluster, which then has no estimate.
         positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the run.
         pattern: the `RetrievedClusters`.
         run: pair of the first query, and the one after the last.
@@ -541,48 +577,37 @@ class ClusterMembers(OneGroup):
         clusters: Clusters | None = None,
         key_length: Size = 0,
     ) -> None:
-        self.arguments = order, is_chosen, positions, pattern, run, count, clusters, key_length
-        self._order, self._is_chosen, self._positions, self._pattern, self._run, self._count = self.arguments[:6]
-        self._clusters, self.key_length = clusters, key_length
+        self._order = slice_axis(order, -1, 0, count * pattern.cluster_size)
+        self._is_chosen, self._positions, self._pattern, self._run = is_chosen, positions, pattern, run
+        self._count, self._clusters, self.key_length = count, clusters, key_length
+
+    @property
+    def members(self) -> Arrangement:
+        return ClusterMembers(self._order, self._positions, self._run, self._clusters)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(slice_axis(x, axis, *self._run), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        x = slice_axis(cast(Clusters, self._clusters).take(x, axis), axis, 0, self._count * self._pattern.cluster_size)
-        return ops.expand_dims(repeat_key_heads(x, self._is_chosen.shape[1]) if axis == -1 else x, axis - 1)
+        means = x if self._clusters is None else ops.cast(self._clusters.means(x), x.dtype)
+        return ops.expand_dims(slice_axis(means, -2, 0, self._count), -3)
 
     def query_positions(self) -> Tensor:
         return self._positions
 
     def key_positions(self) -> Tensor:
-        order = slice_axis(self._order, -1, 0, self._count * self._pattern.cluster_size)
-        return repeat_key_heads(order, self._is_chosen.shape[1])[:, :, None]
+        """Return the mean position of the members of each cluster, rounded down."""
+        size = self._pattern.cluster_size
+        positions = ops.sum(split(self._order, size, -1, self._count), axis=-1) // size
+        return repeat_key_heads(positions, self._is_chosen.shape[1])[:, :, None]
 
     def causal_mask(self) -> Tensor:
-        """Return whether a member is in a segment before that of the query, and its cluster is not selected."""
+        """Return whether a cluster is in a segment before that of the query, and is not selected."""
         size, segment = self._pattern.cluster_size, self._pattern.segment
         segments = ops.arange(self._count, dtype="int32") * size // segment
         is_complete = segments < self._positions[..., None] // segment
         chosen = slice_axis(slice_axis(self._is_chosen, -2, *self._run), -1, 0, self._count)[:, :, None]
-        return ops.repeat(ops.logical_and(is_complete, ops.logical_not(chosen)), size, axis=-1)
-
-
-class ClusterEstimates(ClusterMembers):
-    """A run of queries with the means of the first clusters, as one group. In decoding, keys are given as means."""
-
-    @property
-    def members(self) -> Arrangement:
-        return ClusterMembers(*self.arguments)
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        means = x if self._clusters is None else ops.cast(self._clusters.means(x), x.dtype)
-        return ops.expand_dims(slice_axis(means, -2, 0, self._count), -3)
-
-    def key_positions(self) -> Tensor:
-        """Return the mean position of the members of each cluster, rounded down."""
-        size = self._pattern.cluster_size
-        return ops.sum(split(super().key_positions(), size, -1, self._count), axis=-1) // size
+        return ops.logical_and(is_complete, ops.logical_not(chosen))
 
 
 def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedClusters) -> Arrangement | None:

@@ -27,7 +27,7 @@ from tf_sparse_attention.ops.masks import (
     take_mask_pairs,
 )
 from tf_sparse_attention.ops.positions import rotate_key, rotate_query_and_key
-from tf_sparse_attention.ops.shapes import shape
+from tf_sparse_attention.ops.shapes import repeat_key_heads, shape
 from tf_sparse_attention.patterns.arrangement import Arrangement
 from tf_sparse_attention.patterns.engine.fused_attention import attend_fused, attend_shared_fused, attend_union_fused
 from tf_sparse_attention.patterns.engine.head_plans import (
@@ -193,7 +193,8 @@ def attend_plain(
     counts, span = arrangement.key_counts(), options.span if leaf.pattern.reach is not None else None
     visible = visible_pairs(arrangement.members or arrangement, leaf, inputs, call)
     if arrangement.members is not None:
-        counts, visible = _count_members(visible, shape(arrangement.key_positions())[-1])
+        counts = _count_members(visible, shape(arrangement.key_positions())[-1], query.shape[1])
+        visible = merge(counts > 0, arrangement.causal_mask())
     if counts is not None:
         log_counts = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = log_counts if bias is None else ops.cast(bias, log_counts.dtype) + log_counts
@@ -222,11 +223,10 @@ def attend_plain(
     return attended.restored(rows=arrangement.restore, dense=scatter)
 
 
-def _count_members(visible: Tensor | None, num_slots: Size) -> tuple[Tensor, Tensor]:
-    """Return the number of visible members of each key slot, int32 (B, N, G, t, s), and whether there are any."""
-    visible = cast(Tensor, visible)
-    counts = ops.sum(ops.cast(ops.reshape(visible, (*shape(visible)[:-1], num_slots, -1)), "int32"), axis=-1)
-    return counts, counts > 0
+def _count_members(visible: Tensor | None, num_slots: Size, num_heads: int) -> Tensor:
+    """Return the number of visible members of each key slot, int32 (B, N, G, t, s)."""
+    members = ops.cast(cast(Tensor, visible), "int32")
+    return repeat_key_heads(ops.sum(ops.reshape(members, (*shape(members)[:-1], num_slots, -1)), axis=-1), num_heads)
 
 
 def _with_persistent(

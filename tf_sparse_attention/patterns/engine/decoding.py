@@ -308,8 +308,8 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
 
     parts = []
     if (estimate := policy.estimate(entry, inputs.selections[leaf.index], positions)) is not None:
-        arrangement, *means = estimate
-        parts.append(attend(arrangement, inputs.query, *means, inputs.selections))
+        arrangement, mean_key, mean_value = estimate
+        parts.append(attend(arrangement, inputs.query, mean_key, mean_value, inputs.selections))
     if buckets is not None and are_known(length, buckets.size) and length >= MIN_TILED:
         if extra is not None:
             entry = {**entry, **{name: _with_extra(entry[name], extra) for name in _columns(leaf, entry, selectors)}}
