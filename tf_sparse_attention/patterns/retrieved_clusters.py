@@ -18,6 +18,7 @@ from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import (
     are_known,
     find_top_k,
+    fold_groups,
     pad_axis,
     repeat_key_heads,
     shape,
@@ -357,58 +358,58 @@ class ClusterSelector(Selector):
     def add(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        segment = self._pattern.segment
-        new = {"run_sum": add_to_sums(state["run_sum"], inputs.rotated_key, tokens, self._pattern.cluster_size)}
-        if "cluster_slots" not in state:
-            return new, {}
-        names = [name for name in ("cluster_slots", "cluster_key", "cluster_value") if name in state]
+        sums = add_to_sums(state["run_sum"], inputs.rotated_key, tokens, self._pattern.cluster_size)
+        return {"run_sum": sums}, {}
 
-        def make():
-            return self._make_clusters(state, inputs, tokens, names)
-
+    def complete(self, entry: Mapping[str, Tensor], tokens: NewTokens) -> dict[str, Tensor]:
+        """Make the clusters of the segments that the new tokens complete."""
+        segment, names = self._pattern.segment, ("cluster_slots", "cluster_key", "cluster_value")
+        old = {name: entry[name] for name in names if name in entry}
+        if not old:
+            return {}
         if tokens.length is None or tokens.length >= segment:
-            made = make()
-        else:
-            ends = tokens.start + tokens.counts
-            is_due = ops.logical_and(ends // segment > tokens.start // segment, tokens.counts > 0)
-            made = ops.cond(ops.any(is_due), make, lambda: [state[name] for name in names])
-        return {**new, **dict(zip(names, made, strict=True))}, {}
+            return self._make_clusters(entry, old, tokens)
+        ends = tokens.start + tokens.counts
+        is_due = ops.logical_and(ends // segment > tokens.start // segment, tokens.counts > 0)
+        return ops.cond(ops.any(is_due), lambda: self._make_clusters(entry, old, tokens), lambda: old)
 
-    def _make_clusters(self, state, inputs, tokens, names):
-        """Return entries of the state after the clusters of segments that the new tokens complete are made."""
+    def _make_clusters(self, entry, old, tokens):
+        """Return the `old` state with the clusters of the segments that the new tokens complete."""
         size, segment = self._pattern.cluster_size, self._pattern.segment
-        batch, heads, num_slots = shape(state["cluster_slots"])
+        batch, heads, num_slots = shape(old["cluster_slots"])
         total, per_segment = num_slots // segment, segment // size
         count = total if tokens.length is None else (tokens.length + segment - 1) // segment
         first = tokens.start // segment  # the segment of the first new token, (B,)
+        last = ops.minimum((tokens.start + tokens.counts) // segment, first + count)
         at = first[:, None] * segment + ops.arange(count * segment, dtype="int32")
-        is_old = (at < tokens.start[:, None])[:, None, :, None]
 
-        def rows(name, x):
-            """Return the rows of `count` segments from the cache and from the new tokens, (B, m, count g, H)."""
-            cached = dequantize_rows(state[name], state.get(f"{name}_scale"), "float32")
-            new = take_positions(ops.cast(x, "float32"), (at - tokens.start[:, None])[:, None])
-            return ops.where(is_old, take_positions(cached, at[:, None]), new)
+        def rows(name):
+            """Return the keys or values of `count` segments, float32 (B, m, count g, H)."""
+            scale = entry.get(f"{name}_scale")
+            found = take_positions(entry[name], at[:, None])
+            return dequantize_rows(
+                found, None if scale is None else take_positions(scale[..., None], at[:, None])[..., 0], "float32"
+            )
 
         def write(slots, made, per_segment):
             """Write what was made of `count` segments, (B, m, count s) or (.., H), to s slots per segment."""
             slot = ops.arange(total * per_segment, dtype="int32")
-            number, last = slot // per_segment, ops.minimum((tokens.start + tokens.counts) // segment, first + count)
+            number = slot // per_segment
             is_new = ops.logical_and(number >= first[:, None], number < last[:, None])[:, None]
             index = (slot - first[:, None] * per_segment)[:, None]
             if len(made.shape) == 4:
                 return ops.where(is_new[..., None], take_positions(made, index), slots)
             return ops.where(is_new, take_positions(made[..., None], index)[..., 0], slots)
 
-        keys = rows("key", inputs.rotated_key)
+        keys = rows("key")
         local = bisect_keys(ops.reshape(keys, (batch, heads, count, segment, shape(keys)[-1])), size)
         local = local + ops.arange(count, dtype="int32")[:, None] * segment
         local = ops.reshape(local, (batch, heads, count * segment))
-        made = [write(state["cluster_slots"], local + first[:, None, None] * segment, segment)]
-        for name in names[1:]:
-            members = keys if name == "cluster_key" else rows("value", inputs.value)
+        made = {"cluster_slots": write(old["cluster_slots"], local + first[:, None, None] * segment, segment)}
+        for name in old.keys() - made.keys():
+            members = keys if name == "cluster_key" else rows("value")
             clusters = split(take_rows(members, local), size, -2, count * per_segment)
-            made.append(write(state[name], ops.mean(clusters, axis=-2), per_segment))
+            made[name] = write(old[name], ops.mean(clusters, axis=-2), per_segment)
         return made
 
     def select_new(
@@ -462,7 +463,9 @@ class ClusterSelector(Selector):
 
 def _products(query, means):
     """Return the products (B, N, T, G) of queries (B, N, T, H) and means (B, M, G, H)."""
-    return ops.matmul(query, ops.swapaxes(repeat_key_heads(means, query.shape[1]), -1, -2))
+    batch, heads, length, _ = shape(query)
+    products = ops.einsum("bmth,bmgh->bmtg", fold_groups(query, means.shape[1]), means)
+    return ops.reshape(products, (batch, heads, length, shape(means)[2]))
 
 
 class RetrievedTiles(SelectedTiles):

@@ -88,7 +88,6 @@ class SelectionInputs(NamedTuple):
         rotated_key: (B, m, S, H), scaled and rotated as in the scores.
         masks: a `TokenMasks`.
         training: whether weights of the selector are updated.
-        value: (B, m, q, Hv) of new tokens in decoding, otherwise None.
     """
 
     query: Tensor
@@ -97,7 +96,6 @@ class SelectionInputs(NamedTuple):
     rotated_key: Tensor
     masks: TokenMasks = TokenMasks()
     training: bool = False
-    value: Tensor | None = None
 
     def sides(self) -> list[tuple[Tensor, Tensor | None]]:
         """Return the distinct heads of tokens, queries and keys or both in one, each with its mask (B, T) or None."""
@@ -196,13 +194,20 @@ class Selector:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `add`.")
 
+    def complete(self, entry: Mapping[str, Tensor], tokens: NewTokens) -> dict[str, Tensor]:
+        """Return the changed state after new tokens were added and written to the cache entry.
+
+        For states that depend on cached keys or values: programs that read the entry before it is written copy it.
+        """
+        return {}
+
     def select_new(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
     ) -> Selection | TokenFeatures:
         """Select groups, keys or blocks for the queries of new tokens.
 
         Args:
-            state: the state after `add`.
+            state: the state after `add`, and after `complete` if the cache never overwrites tokens.
             inputs: heads of the new tokens.
             tokens: the `NewTokens`.
             added: the key features that `add` returned.

@@ -255,25 +255,29 @@ def extend_pattern(
         for leaf in plan.leaves:
             name, selector = entry_name(leaf), selectors[leaf.index]
             entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, tokens, selectors, added)
+            spare, length = cache_policy(leaf).spare(shape(entry["key"])[2]), tokens.length
+            writes_first = spare is None or (length is not None and length <= spare + 1)
+            if writes_first:
+                use_scatter = length is not None and length <= MAX_SCATTERED
+                entry = write_tokens(leaf, entry, new, selectors, use_scatter)
             if selector is not None:
                 selection = selector.select_new(entry, own_inputs, tokens, added[leaf.index])
                 selections[leaf.index] = _checked(selector, selection, new.features)
             is_first = query_for_first is not None and isinstance(leaf.pattern, First)
             own_query = take_heads(query_for_first, plan.heads) if is_first else own_inputs.rotated_query
             reader = Inputs(own_query, own_inputs.rotated_key, own_value, selections, TokenMasks(), own_options)
-            spare, length = cache_policy(leaf).spare(shape(entry["key"])[2]), tokens.length
-            if spare is None or (length is not None and length <= spare + 1):
-                use_scatter = length is not None and length <= MAX_SCATTERED
-                entry = write_tokens(leaf, entry, new, use_scatter)
+            if writes_first:
                 parts += _attend_slots(leaf, entry, reader, selectors, tokens)
             else:
                 # With successor values, the first token completes the pair of the last cached key and its value.
                 before = (
-                    write_tokens(leaf, entry, new.first_token(), use_scatter=True) if leaf.reads_successors else entry
+                    write_tokens(leaf, entry, new.first_token(), selectors, use_scatter=True)
+                    if leaf.reads_successors
+                    else entry
                 )
                 parts += _attend_slots(leaf, before, reader, selectors, tokens)
                 parts.append(_attend_new(leaf, reader, tokens))
-                entry = write_tokens(leaf, entry, new, use_scatter=False)
+                entry = write_tokens(leaf, entry, new, selectors, use_scatter=False)
             cache[name] = entry
         results.append(combine_attended(parts))
     return join_results(results, plans, query, options).output, cache

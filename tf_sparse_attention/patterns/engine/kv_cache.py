@@ -228,7 +228,7 @@ def add_tokens(
     if leaf.reads_successors:  # each value is stored with the key of the previous token
         key, last_key = tokens.shift(key, entry["last_key"])
     if selector is not None:
-        state, added[leaf.index] = selector.add(entry, inputs._replace(value=value), tokens)
+        state, added[leaf.index] = selector.add(entry, inputs, tokens)
         entry = {**entry, **state}
     columns = {at: added[index][name] for at, (index, name) in feature_names(leaf, selectors).items()}
     return entry, NewKeys(tokens, added.get(leaf.index, {}), {"key": key, "value": value, **columns}, last_key)
@@ -258,17 +258,18 @@ def fill_cache(
         for leaf in plan.leaves:
             name = entry_name(leaf)
             entry, new = add_tokens(leaf, cache[name], own_inputs, own_value, tokens, selectors, added)
-            cache[name] = write_tokens(leaf, entry, new, use_scatter=False)
+            cache[name] = write_tokens(leaf, entry, new, selectors, use_scatter=False)
     return cache
 
 
-def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, use_scatter: bool) -> Entry:
+def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, selectors: Selectors, use_scatter: bool) -> Entry:
     """Return an entry with new tokens.
 
     Args:
         leaf: the `Leaf` of the entry.
         entry: the entry before the tokens.
         new: the `NewKeys`.
+        selectors: for each leaf its `Selector`, or None.
         use_scatter: whether to write by a scatter, which requires distinct slots per row. False: rewrite all slots.
     """
     tokens, positions = new.tokens, new.tokens.positions[:, None]
@@ -285,7 +286,9 @@ def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, use_scatter: bool) -> E
         if leaf.reads_successors:
             is_new = merge(is_new, at + tokens.start[:, None, None] > 0)
         entry = {**entry, **{name: _rewrite(entry[name], x, at, is_new) for name, x in written.items()}}
-    return entry if new.last_key is None else {**entry, "last_key": new.last_key}
+    entry = entry if new.last_key is None else {**entry, "last_key": new.last_key}
+    selector = selectors[leaf.index]
+    return entry if selector is None else {**entry, **selector.complete(entry, tokens)}
 
 
 def _quantized(entry: Entry, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
