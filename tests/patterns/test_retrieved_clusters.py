@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests.draws import first
@@ -112,6 +113,16 @@ def test_clusters_of_equal_keys_are_estimated_exactly():
     np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [5, 8, 21])
+def test_lengths_may_be_unknown(length):
+    layer, x = make_layer(Window(3) | RetrievedClusters(2, 2, 8)), normal(1, length, SIZE)
+    inputs = keras.Input((None, SIZE))
+    model = keras.Model(inputs, layer(inputs, use_causal_mask=True))
+    expected = ops.convert_to_numpy(model(x))
+    program = tf.function(model, input_signature=[tf.TensorSpec((None, None, SIZE))])
+    np.testing.assert_allclose(program(x), expected, atol=1e-5)
+
+
 def test_bisection_halves_along_the_first_direction():
     keys = ops.convert_to_tensor([[[0.0, 0], [9, 0.1], [1, 0], [8, 0]]])
     assert ops.convert_to_numpy(bisect_keys(keys, 2)).tolist() == [[0, 2, 3, 1]]
@@ -153,6 +164,19 @@ def test_gradients_are_those_of_constant_clusters():
 @pytest.mark.parametrize(("pattern", "window", "sinks"), PATTERNS)
 @pytest.mark.parametrize("steps", first([[1] * 45, [5, 1, 20, 1, 18], [45], [16, 1, 1, 27]], 2))
 def test_decoding_in_steps_is_the_full_pass(pattern, window, sinks, steps):
+    check_steps(pattern, steps)
+
+
+def test_heads_that_share_keys_can_share_a_choice():
+    pattern = RetrievedClusters(2, 2, 8, use_shared_choice=True)
+    check_steps(pattern, [5, 1, 20, 1, 18])
+    layer, x = make_layer(pattern, num_key_value_heads=2), normal(1, 30, SIZE)
+    seen = ops.convert_to_numpy(layer.attention_pattern(x, use_causal_mask=True))[0]
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert not np.array_equal(seen[0], seen[2])
+
+
+def check_steps(pattern, steps):
     layer, x = make_layer(pattern, num_key_value_heads=2), normal(2, 45, SIZE)
     full = ops.convert_to_numpy(layer(x, use_causal_mask=True))
     cache, start = layer.init_cache(2, 45), 0

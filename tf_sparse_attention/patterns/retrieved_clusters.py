@@ -19,6 +19,8 @@ from tf_sparse_attention.ops.shapes import (
     are_known,
     find_top_k,
     fold_groups,
+    in_range,
+    max_size,
     pad_axis,
     repeat_key_heads,
     shape,
@@ -190,7 +192,7 @@ class Clusters:
         segment: g.
 
     Attributes:
-        num_slots: L, number of keys in complete segments.
+        num_slots: L, number of keys in complete segments. If S is unknown, of all segments, padded.
         order: int32 (B, M, L), the position of the key in each slot. Runs of c slots are clusters.
         slots: int32 (B, M, S), the slot of each key. Keys of the incomplete segment are in slot S - 1 or before.
     """
@@ -198,17 +200,17 @@ class Clusters:
     def __init__(self, key: Tensor, counted: Tensor | None, cluster_size: int, segment: int) -> None:
         batch, heads, length, channels = shape(key)
         self.cluster_size, self.length = cluster_size, length
-        number = length // segment
+        number = _num_segments(length, segment)
         self.num_slots = number * segment
-        keys = slice_axis(key, -2, 0, self.num_slots)
-        if counted is not None:
-            keys = ops.where(counted[:, None, : self.num_slots, None], keys, 0)
+        keys = key if counted is None else ops.where(counted[:, None, :, None], key, 0)
+        keys = slice_axis(pad_axis(keys, -2, 0, max_size(self.num_slots - length, 0)), -2, 0, self.num_slots)
         local = bisect_keys(ops.reshape(keys, (batch, heads, number, segment, channels)), cluster_size)
         starts = ops.arange(number, dtype="int32")[:, None] * segment
-        self.order = ops.reshape(local + starts, (batch, heads, self.num_slots))
-        rest = ops.arange(self.num_slots, length, dtype="int32")
-        rest = ops.broadcast_to(rest, (batch, heads, length - self.num_slots))
-        self.slots = ops.concatenate([ops.cast(ops.argsort(self.order, axis=-1), "int32"), rest], axis=-1)
+        order = ops.reshape(local + starts, (batch, heads, self.num_slots))
+        self.order = order if are_known(length) else in_range(order, length)
+        rest = ops.broadcast_to(ops.arange(length, dtype="int32"), (batch, heads, length))
+        slots = ops.concatenate([ops.cast(ops.argsort(order, axis=-1), "int32"), rest[:, :, self.num_slots :]], axis=-1)
+        self.slots = slots[:, :, :length]
         self._is_counted = None if counted is None else self.take(counted[:, None], -1)
         # By identity. Holding the tensors keeps their ids unique.
         self._taken: dict[int, tuple[Tensor, Tensor]] = {}
@@ -320,6 +322,9 @@ class ClusterSelector(Selector):
         count = min(pattern.num_clusters, num_runs - 1) if are_known(num_runs) else pattern.num_clusters
         if count == 0:
             return ClusterSelection(length, clusters, None, None, pattern.cluster_size)
+        if not are_known(num_runs):
+            missing = max_size(count - num_runs, 0)
+            scores, allowed = pad_axis(scores, -1, 0, missing), pad_axis(allowed, -1, 0, missing)
         if pattern.use_shared_choice and heads[0] != heads[1]:
             shares = ops.where(allowed, ops.softmax(ops.where(allowed, scores, lowest_score), axis=-1), 0)
             scores = sum_groups(shares, heads[1])
@@ -348,7 +353,7 @@ class ClusterSelector(Selector):
         batch, heads, slots, channels = shape(entry["key"])
         size, segment = self._pattern.cluster_size, self._pattern.segment
         state = {"run_sum": ops.zeros((batch, heads, slots // size, channels), "float32")}
-        num_slots = slots // segment * segment
+        num_slots = _num_segments(slots, segment) * segment
         if are_known(num_slots) and num_slots == 0:
             return state
         for name in ("key", "value") if self._pattern.use_estimate else ("key",):
@@ -417,15 +422,16 @@ class ClusterSelector(Selector):
     ) -> "ClusterSelection":
         size, segment = self._pattern.cluster_size, self._pattern.segment
         query, means = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key")
-        num_runs, position = shape(state["run_sum"])[2], tokens.positions[:, None, :, None]
-        run, number = ops.arange(num_runs, dtype="int32"), None
+        position, number = tokens.positions[:, None, :, None], None
         scores = _products(query, state["run_sum"] / size)
         if means is not None:
             number = shape(means)[2]
-            of_clusters = pad_axis(_products(query, means), -1, 0, num_runs - number)
+            scores, of_clusters = _to_equal_length(scores, _products(query, means))
+            run = ops.arange(shape(scores)[-1], dtype="int32")
             scores = ops.where(run < position // segment * (segment // size), of_clusters, scores)
+        allowed = ops.arange(shape(scores)[-1], dtype="int32") < position // size
         heads = query.shape[1], state["run_sum"].shape[1]
-        return self._choose(scores, run < position // size, heads, shape(state["key"])[2], number)
+        return self._choose(scores, allowed, heads, shape(state["key"])[2], number)
 
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         return {"run_sum": rewind_sums(entry["run_sum"], entry, lengths, self._pattern.cluster_size)}
@@ -445,20 +451,29 @@ class ClusterSelector(Selector):
 
         scores = _products(query, runs)
         position = ops.arange(shape(query)[2], dtype="int32")[:, None]
-        run = ops.arange(num_runs, dtype="int32")
-        allowed = (run < position // size)[None, None]
-        if clusters is not None:
-            is_complete = run < position // segment * (segment // size)
-            missing = num_runs - clusters.number
-            of_clusters = pad_axis(_products(query, clusters.means(key)), -1, 0, missing)
-            scores = ops.where(is_complete, of_clusters, scores)
-            found = clusters.has_counted()
-            if found is not None and has_keys is not None:
-                found = repeat_key_heads(pad_axis(found, -1, 0, missing), num_heads)[:, :, None]
-                allowed = merge(allowed, ops.where(is_complete, found, has_keys[:, :, None]))
-        elif has_keys is not None:
-            allowed = merge(allowed, has_keys[:, :, None])
-        return scores, allowed
+        if clusters is None:
+            allowed = (ops.arange(num_runs, dtype="int32") < position // size)[None, None]
+            return scores, merge(allowed, None if has_keys is None else has_keys[:, :, None])
+        scores, of_clusters = _to_equal_length(scores, _products(query, clusters.means(key)))
+        run = ops.arange(shape(scores)[-1], dtype="int32")
+        is_complete = run < position // segment * (segment // size)
+        allowed, found = (run < position // size)[None, None], clusters.has_counted()
+        if found is not None:
+            has_keys, found = _to_equal_length(has_keys, found)
+            found = repeat_key_heads(found, num_heads)[:, :, None]
+            allowed = merge(allowed, ops.where(is_complete, found, has_keys[:, :, None]))
+        return ops.where(is_complete, of_clusters, scores), allowed
+
+
+def _num_segments(length: Size, segment: int) -> Size:
+    """Return the number of complete segments; of all segments, at least one, if the length is unknown."""
+    return length // segment if are_known(length) else count_blocks(length, segment)
+
+
+def _to_equal_length(one, other):
+    """Pad the last axis of two arrays to the same length."""
+    more = shape(one)[-1] - shape(other)[-1]
+    return pad_axis(one, -1, 0, max_size(-more, 0)), pad_axis(other, -1, 0, max_size(more, 0))
 
 
 def _products(query, means):
