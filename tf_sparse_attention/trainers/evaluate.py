@@ -49,6 +49,7 @@ def read_changes() -> ml_collections.ConfigDict:
 
 
 def main() -> None:
+    """Run the command."""
     from tf_sparse_attention.trainers.shared import evaluation, remote_run
 
     with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
@@ -58,6 +59,7 @@ def main() -> None:
 
 
 def run() -> None:
+    """Run the command."""
     flags.mark_flag_as_required("workdir")
     command_line.run(__name__, main)
 

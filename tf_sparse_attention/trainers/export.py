@@ -33,6 +33,7 @@ JIT_COMPILE = flags.DEFINE_bool(
 
 
 def main() -> None:
+    """Run the command."""
     from tf_sparse_attention.trainers.shared import exporting, remote_run
 
     with remote_run.reading(WORKDIR.value) as folder:  # type: ignore[arg-type]  # required
@@ -42,6 +43,7 @@ def main() -> None:
 
 
 def run() -> None:
+    """Run the command."""
     flags.mark_flag_as_required("workdir")
     # Keras reads this at import. SavedModels require TensorFlow, regardless of the training backend.
     os.environ["KERAS_BACKEND"] = "tensorflow"

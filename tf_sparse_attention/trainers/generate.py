@@ -83,10 +83,12 @@ def make_sample_source() -> Any:
 
 
 def given_settings() -> dict[str, Any]:
+    """Return the sampling settings given on the command line, by name."""
     return {flag.name: flag.value for flag in SETTINGS if flag.value is not None}
 
 
 def run_chat() -> None:
+    """Answer the lines of the standard input."""
     from tf_sparse_attention.trainers.shared import remote_run, sampling, workdir
     from tf_sparse_attention.trainers.tasks import registry
 
@@ -106,6 +108,7 @@ def run_chat() -> None:
 
 
 def write(text: str) -> None:
+    """Write the scores in the chief process, delete partial sums, and return the scores with "path", their file."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -140,6 +143,7 @@ class Progress:
 
 
 def main() -> None:
+    """Run the command."""
     from tf_sparse_attention.trainers.shared import callbacks, remote_run, sampling, workdir
     from tf_sparse_attention.trainers.tasks import registry
     from tf_sparse_attention.trainers.tasks.task import Request
@@ -173,6 +177,7 @@ def main() -> None:
 
 
 def run() -> None:
+    """Run the command."""
     flags.mark_flags_as_mutual_exclusive(SOURCES, required=True)
     flags.mark_flags_as_mutual_exclusive(["prompt", "prompt_file"])
     for flag in (PROMPT, PROMPT_FILE, OUTPUT, COMPLETE, "num_beams"):

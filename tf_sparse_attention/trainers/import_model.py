@@ -24,6 +24,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "New run directory.")
 
 
 def main() -> None:
+    """Run the command."""
     from tf_sparse_attention.trainers.shared import workdir
 
     model = workdir.import_model(CONFIG.value, MODEL.value, WORKDIR.value)  # type: ignore[arg-type]  # required
@@ -31,6 +32,7 @@ def main() -> None:
 
 
 def run() -> None:
+    """Run the command."""
     flags.mark_flags_as_required(["model", "workdir"])
     command_line.run(__name__, main)
 

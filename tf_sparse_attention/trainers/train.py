@@ -26,6 +26,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Run directory, or an address suc
 
 
 def main() -> None:
+    """Run the command."""
     from tf_sparse_attention.trainers.shared import training
 
     outcome = training.train(CONFIG.value, WORKDIR.value)  # type: ignore[arg-type]  # required
@@ -42,6 +43,7 @@ def main() -> None:
 
 
 def run() -> None:
+    """Run the command."""
     flags.mark_flags_as_required(["config", "workdir"])
     command_line.run(__name__, main)
 

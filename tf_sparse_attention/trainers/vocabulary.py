@@ -24,6 +24,7 @@ MAX_DOCUMENTS = flags.DEFINE_integer("max_documents", None, "Maximum number of d
 
 
 def main() -> None:
+    """Run the command."""
     import tf_sparse_attention as tsa
     from tf_sparse_attention.trainers.tasks import registry
 
@@ -35,6 +36,7 @@ def main() -> None:
 
 
 def run() -> None:
+    """Run the command."""
     flags.mark_flag_as_required("output")
     command_line.run(__name__, main)
 

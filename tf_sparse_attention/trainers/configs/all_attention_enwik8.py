@@ -21,6 +21,7 @@ VARIANTS = {"small": (18, 1024), "large": (36, 2048), "tiny": (2, 64)}  # layers
 
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS)
     num_layers, num_persistent = VARIANTS[variant]
     config.data.update(sequence_length=512, batch_size=64, use_packing=False)

@@ -22,6 +22,7 @@ VARIANTS = ("small", "encoder", "published")
 
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS, "answer")
     config.data.update(source_field="question+passages", target_field="answer", tokenizer="subword")
     config.generate.update(length=500, top_p=0.9)

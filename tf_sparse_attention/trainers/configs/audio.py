@@ -36,6 +36,7 @@ VARIANTS = (*SMALL, "music", "music_shallow")
 
 
 def get_config(variant: str = "small") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS, "audio")
     config.generate.update(top_p=1.0)
     if variant in SMALL:

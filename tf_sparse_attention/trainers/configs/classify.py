@@ -28,6 +28,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "full") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS, "classify")
     config.data.update(tokenizer="subword", vocabulary="runs/classify.subwords", sequence_length=512, batch_size=8)
     config.model.update(num_layers=2, hidden_dim=64, intermediate_dim=256, causal=False, dropout=0.1)

@@ -29,6 +29,7 @@ LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 32, "window": 16,
 
 
 def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS, "masked")
     config.data.update(sequence_length=512, batch_size=8, use_packing=False, mask_rate=0.15)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, causal=False, tie_embeddings=True)

@@ -16,6 +16,7 @@ VARIANTS = {"enwik8_local_cluster8k": 8192, "enwik8_local_cluster12k": 12288, "e
 
 
 def get_config(variant: str = "enwik8_local_cluster8k") -> ml_collections.ConfigDict:
+    """Return the configuration of a preset."""
     config = base.make_config(variant, VARIANTS)
     config.data.update(sequence_length=VARIANTS[variant], batch_size=8, use_packing=False)
     config.model.update(preset=variant, remat=True)

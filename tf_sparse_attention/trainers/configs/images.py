@@ -54,6 +54,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS, "image")
     config.data.update(image_shape=(SIZE, SIZE, CHANNELS), sequence_length=SIZE * ROW, batch_size=2)
     config.model.update(num_layers=4, hidden_dim=128, intermediate_dim=512, grid=[SIZE, SIZE, CHANNELS])

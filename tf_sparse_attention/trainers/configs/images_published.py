@@ -30,6 +30,7 @@ VARIANTS = {
 
 
 def get_config(variant: str = "cifar10_local_cluster") -> ml_collections.ConfigDict:
+    """Return the configuration of a preset."""
     config = base.make_config(variant, VARIANTS, "image")
     size = VARIANTS[variant]
     config.data.update(image_shape=(size, size, 3), sequence_length=size * size * 3, batch_size=8)

@@ -19,6 +19,7 @@ from tf_sparse_attention.trainers.configs import base
 
 
 def get_config(preset: str = "pg19_local_cluster8k") -> ml_collections.ConfigDict:
+    """Return the configuration of a preset."""
     config = base.get_config()
     config.data.update(tfds="pg19", sequence_length=8192, batch_size=128)
     config.model.update(preset=preset, remat=True)

@@ -38,6 +38,7 @@ VARIANTS = (*KINDS, "tiny")
 
 
 def get_config(variant: str = "improved") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS, "speech")
     kind = "local" if variant == "tiny" else variant
     config.data.update(sequence_length=4608, batch_size=1)

@@ -54,6 +54,7 @@ NUM_STEPS = {"image": 200, "audio": 200}
 
 
 def get_config(variant: str = "language_model") -> ml_collections.ConfigDict:
+    """Return the configuration of a task."""
     config = base.make_config(variant, VARIANTS, variant)
     config.data.update({"sequence_length": 256, "batch_size": 8, **VARIANTS[variant]})
     config.data.update(path=f"{FOLDER}/{config.data.path}", data_dir=FOLDER)

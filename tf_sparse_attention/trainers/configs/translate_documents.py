@@ -34,6 +34,7 @@ VARIANTS = ("mixed", "local", PRESET)
 
 
 def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
+    """Return the configuration of a variant."""
     config = base.make_config(variant, VARIANTS, "translate")
     config.data.update(tokenizer="subword", sequence_length=4096, batch_size=1)
     config.generate.update(length=1000)

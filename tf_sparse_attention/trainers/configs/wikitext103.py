@@ -21,6 +21,7 @@ VARIANTS = {"wikitext103_local_cluster4k": 4096, "wikitext103_local_cluster1k": 
 
 
 def get_config(variant: str = "wikitext103_local_cluster4k") -> ml_collections.ConfigDict:
+    """Return the configuration of a preset."""
     config = base.make_config(variant, VARIANTS)
     length = VARIANTS[variant]
     config.data.update(pattern="**/*.tokens", tokenizer="subword", vocabulary="runs/wikitext103.subwords")

@@ -173,6 +173,7 @@ def check_objective(config: ml_collections.ConfigDict) -> None:
 
 
 def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
+    """Create the learning-rate schedule of `config.optimizer`."""
     settings = config.optimizer
     rate, warmup = settings.learning_rate, settings.warmup_steps
     if settings.schedule not in SCHEDULES:

@@ -38,6 +38,7 @@ def short_reason(error: Exception) -> str:
 
 
 def error_message(path: pathlib.Path, reason: str) -> str:
+    """Return the error message for a damaged file of a run directory."""
     return (
         f"`workdir` must hold an intact {path.name}: restore it from a copy, or start a new run. "
         f"Received: {path}, with {reason}."

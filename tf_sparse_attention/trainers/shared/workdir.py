@@ -78,6 +78,7 @@ def _short_hash(text):
 
 
 def save_config(workdir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
+    """Write the `ml_collections.ConfigDict` of a run."""
     save_json(workdir, CONFIG, config.to_dict())
 
 
