@@ -109,13 +109,14 @@ class CachedKeys(CachedArrangement):
         slots: the `ReadSlots`.
         positions: int32 (B, q), the position of each query.
         num_heads: N, heads of queries.
+        is_exact: see `Arrangement`.
     """
 
-    def __init__(self, leaf: Leaf, slots: ReadSlots, positions: Tensor, num_heads: int) -> None:
+    def __init__(self, leaf: Leaf, slots: ReadSlots, positions: Tensor, num_heads: int, is_exact: bool = False) -> None:
         def spread(x):
             return x if x.shape[1] == 1 else repeat_key_heads(x, num_heads)
 
-        super().__init__(leaf, slots.features[leaf.index], cache_policy(leaf).is_exact)
+        super().__init__(leaf, slots.features[leaf.index], is_exact)
         _, _, num_groups, self.key_length, _ = shape(slots.key)
         self._is_one_group = isinstance(num_groups, int) and num_groups == 1
         self._queries, self._keys = self.queries(positions[:, None], -1), spread(slots.positions) + self.lead
@@ -337,7 +338,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         positions, own = positions[:, :visible], {name: x[..., :visible] for name, x in own.items()}
         features = {index: {name: x[..., :visible] for name, x in y.items()} for index, y in features.items()}
     slots = _read(leaf, entry, features, selectors, buckets, extra, policy.shares_reads, inputs.query.dtype)
-    arrangement = CachedKeys(leaf, slots, positions, num_heads)
+    arrangement = CachedKeys(leaf, slots, positions, num_heads, policy.is_exact)
     query = slice_axis(inputs.query, -2, 0, visible)
     output, _, log_sum_exp = attend(arrangement, query, slots.key, slots.value, slots.features)
     if visible != length:
