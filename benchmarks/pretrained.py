@@ -35,7 +35,7 @@ ROWS = 512  # positions whose logits are computed at once
 
 
 def make_layer(pattern, attention):
-    """Return a sparse layer in place of a dense one."""
+    """Return a sparse layer that replaces a dense one."""
     return tsa.layers.SparseAttention(**tsa.convert.arguments_of(attention), pattern=pattern)
 
 

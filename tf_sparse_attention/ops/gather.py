@@ -233,6 +233,22 @@ def ring_positions(size: Size, index: Tensor) -> Tensor:
     return index[..., None] - (index[..., None] + ahead) % size
 
 
+def rewrite_slots(slots: Tensor, x: Tensor, at: Tensor, is_new: Tensor) -> Tensor:
+    """Replace slots (B, N, S) or (B, N, S, H) with tokens of `x`, (B, N, q) or (B, N, q, H), where `is_new`.
+
+    Unlike `write_slots`, it rewrites all slots.
+
+    Args:
+        slots: tensor (B, N, S) or (B, N, S, H).
+        x: the tokens.
+        at: int32 (B, 1 or N, S), the token for each slot.
+        is_new: bool, shape of `at`.
+    """
+    if len(slots.shape) == 4:
+        return ops.where(is_new[..., None], ops.cast(take_positions(x, at), slots.dtype), slots)
+    return ops.where(is_new, take_positions(x[..., None], at)[..., 0], slots)
+
+
 def write_slots(slots: Tensor, x: Tensor, at: Tensor, kept: Tensor) -> Tensor:
     """Overwrite a slot per row, head and new token.
 

@@ -13,7 +13,13 @@ from tf_sparse_attention import checks
 from tf_sparse_attention.ops.attend import Attended, lowest, score_dtype
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
 from tf_sparse_attention.ops.block_selection import NO_BLOCK, count_blocks, sum_groups
-from tf_sparse_attention.ops.gather import take_numbers, take_positions, take_rows, take_unique_rows
+from tf_sparse_attention.ops.gather import (
+    rewrite_slots,
+    take_numbers,
+    take_positions,
+    take_rows,
+    take_unique_rows,
+)
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import (
     are_known,
@@ -117,16 +123,16 @@ class RetrievedClusters(Pattern):
         return self.cluster_size
 
     def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
-        run, is_complete = (
-            key.position // self.cluster_size,
-            key.position // self.segment < query.position // self.segment,
-        )
+        run = key.position // self.cluster_size
         visible = run == query.position // self.cluster_size
-        cluster = ops.where(is_complete, key.cluster, run)
-        for name, selected in query.features.items():
-            if name.startswith("choice_"):
-                visible = (selected == cluster) | visible
+        group = ops.where(run < self.first_run(query.position), key.cluster, run)
+        for selected in query.features.values():
+            visible = (selected == group) | visible
         return visible
+
+    def first_run(self, position: Tensor) -> Tensor:
+        """Return the number of the first run of the segment of each position. Smaller numbers are those of clusters."""
+        return position // self.segment * (self.segment // self.cluster_size)
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         chosen = cast(ClusterSelection, selection)
@@ -159,8 +165,8 @@ class RetrievedSlots(Everything):
         return count_blocks(max_length, self.pattern.cluster_size) * self.pattern.cluster_size
 
     def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
-        size, segment = self.pattern.cluster_size, self.pattern.segment
-        own, first = query.position // size, query.position // segment * (segment // size)
+        size = self.pattern.cluster_size
+        own, first = query.position // size, self.pattern.first_run(query.position)
         chosen = list(query.features.values())
         if not chosen:
             return Buckets([own], size)
@@ -194,7 +200,7 @@ class Clusters:
     Attributes:
         num_slots: L, number of keys in complete segments. If S is unknown, of all segments, padded.
         order: int32 (B, M, L), the position of the key in each slot. Runs of c slots are clusters.
-        slots: int32 (B, M, S), the slot of each key. Keys of the incomplete segment are in slot S - 1 or before.
+        slots: int32 (B, M, S), the slot of each key; the position of keys in the incomplete segment.
     """
 
     def __init__(self, key: Tensor, counted: Tensor | None, cluster_size: int, segment: int) -> None:
@@ -401,26 +407,26 @@ class ClusterSelector(Selector):
             slot = ops.arange(total * per_segment, dtype="int32")
             number = slot // per_segment
             is_new = ops.logical_and(number >= first[:, None], number < last[:, None])[:, None]
-            index = (slot - first[:, None] * per_segment)[:, None]
-            if len(made.shape) == 4:
-                return ops.where(is_new[..., None], take_positions(made, index), slots)
-            return ops.where(is_new, take_positions(made[..., None], index)[..., 0], slots)
+            return rewrite_slots(slots, made, (slot - first[:, None] * per_segment)[:, None], is_new)
 
         keys = rows("key")
         local = bisect_keys(ops.reshape(keys, (batch, heads, count, segment, shape(keys)[-1])), size)
         local = local + ops.arange(count, dtype="int32")[:, None] * segment
         local = ops.reshape(local, (batch, heads, count * segment))
         made = {"cluster_slots": write(old["cluster_slots"], local + first[:, None, None] * segment, segment)}
-        for name in old.keys() - made.keys():
-            members = keys if name == "cluster_key" else rows("value")
-            clusters = split(take_rows(members, local), size, -2, count * per_segment)
-            made[name] = write(old[name], ops.mean(clusters, axis=-2), per_segment)
+        for name, members in (
+            ("cluster_key", keys),
+            ("cluster_value", rows("value") if "cluster_value" in old else None),
+        ):
+            if members is not None:
+                clusters = split(take_rows(members, local), size, -2, count * per_segment)
+                made[name] = write(old[name], ops.mean(clusters, axis=-2), per_segment)
         return made
 
     def select_new(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
     ) -> "ClusterSelection":
-        size, segment = self._pattern.cluster_size, self._pattern.segment
+        size = self._pattern.cluster_size
         query, means = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key")
         position, number = tokens.positions[:, None, :, None], None
         scores = _products(query, state["run_sum"] / size)
@@ -428,7 +434,7 @@ class ClusterSelector(Selector):
             number = shape(means)[2]
             scores, of_clusters = _to_equal_length(scores, _products(query, means))
             run = ops.arange(shape(scores)[-1], dtype="int32")
-            scores = ops.where(run < position // segment * (segment // size), of_clusters, scores)
+            scores = ops.where(run < self._pattern.first_run(position), of_clusters, scores)
         allowed = ops.arange(shape(scores)[-1], dtype="int32") < position // size
         heads = query.shape[1], state["run_sum"].shape[1]
         return self._choose(scores, allowed, heads, shape(state["key"])[2], number)
@@ -438,7 +444,7 @@ class ClusterSelector(Selector):
 
     def _scores(self, query, key, counted, clusters, num_runs):
         """Return the scores (B, N, T, R) of clusters or runs 0, 1, .., and which a query may select."""
-        size, segment, num_heads = self._pattern.cluster_size, self._pattern.segment, query.shape[1]
+        size, num_heads = self._pattern.cluster_size, query.shape[1]
         query = ops.cast(query, "float32")
         keys = ops.cast(key if counted is None else ops.where(counted[:, None, :, None], key, 0), "float32")
         runs = ops.sum(split(keys, size, -2, num_runs), axis=-2)
@@ -456,7 +462,7 @@ class ClusterSelector(Selector):
             return scores, merge(allowed, None if has_keys is None else has_keys[:, :, None])
         scores, of_clusters = _to_equal_length(scores, _products(query, clusters.means(key)))
         run = ops.arange(shape(scores)[-1], dtype="int32")
-        is_complete = run < position // segment * (segment // size)
+        is_complete = run < self._pattern.first_run(position)
         allowed, found = (run < position // size)[None, None], clusters.has_counted()
         if found is not None:
             has_keys, found = _to_equal_length(has_keys, found)
@@ -496,11 +502,7 @@ class RetrievedTiles(SelectedTiles):
         self._clusters = clusters = selection.clusters
         self._num_runs = count_blocks(selection.length, size)
         if clusters is not None:
-            per_segment = pattern.segment // size
-            first = (
-                ops.arange(query_length, dtype="int32")[:, None] // pattern.segment * per_segment
-            )  # run of the segment
-            is_run = choices >= first
+            is_run = choices >= pattern.first_run(ops.arange(query_length, dtype="int32")[:, None])
             choices = ops.where(is_run, choices + clusters.number, choices)
         num_clusters = 0 if clusters is None else clusters.number
         count = shape(choices)[-1]
@@ -520,16 +522,7 @@ class RetrievedTiles(SelectedTiles):
         return super().keys(runs, axis)
 
     def key_positions(self) -> Tensor:
-        slots = super().key_positions()
-        if self._clusters is None:
-            return slots
-        order, sizes = self._clusters.order, shape(slots)
-        runs = ops.broadcast_to(
-            ops.arange(self._num_runs * self._block_size, dtype="int32"),
-            (*shape(order)[:2], self._num_runs * self._block_size),
-        )
-        positions = repeat_key_heads(ops.concatenate([order, runs], axis=-1), sizes[1])
-        return ops.reshape(take_numbers(positions, ops.reshape(slots, (*sizes[:2], -1))), sizes)
+        return self.keys(ops.arange(self.key_length, dtype="int32")[None, None], -1)
 
 
 class ClusterMembers(OneGroup):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 import keras
 from keras import ops
 
-from tf_sparse_attention.ops.gather import ring_positions, take_numbers, take_positions, take_rows
+from tf_sparse_attention.ops.gather import rewrite_slots, ring_positions, take_numbers, take_rows
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.shapes import shape
@@ -159,7 +159,7 @@ class NewTokens(NamedTuple):
         """Write the vectors (B, m, q, H) of the new tokens to a ring buffer (B, m, S, H)."""
         number = self.ring_numbers(shape(ring)[2])[:, None]
         is_new = ops.logical_and(number >= 0, number < self.counts[:, None, None])
-        return ops.where(is_new[..., None], take_positions(x, number), ring)
+        return rewrite_slots(ring, x, number, is_new)
 
 
 class Selector:

@@ -191,8 +191,9 @@ def attend_plain(
     if options.hide_self == "unless_alone":
         bias = with_self_bias(bias, arrangement.self_mask())
     counts, span = arrangement.key_counts(), options.span if leaf.pattern.reach is not None else None
-    visible = visible_pairs(arrangement.members or arrangement, leaf, inputs, call)
-    if arrangement.members is not None:
+    members = arrangement.members
+    visible = visible_pairs(members or arrangement, leaf, inputs, call)
+    if members is not None:
         counts = _count_members(visible, shape(arrangement.key_positions())[-1], query.shape[1])
         visible = merge(counts > 0, arrangement.causal_mask())
     if counts is not None:

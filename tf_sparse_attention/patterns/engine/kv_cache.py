@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from keras import ops
 
-from tf_sparse_attention.ops.gather import take_positions, take_rows, write_slots
+from tf_sparse_attention.ops.gather import rewrite_slots, take_rows, write_slots
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import max_over, shape
 from tf_sparse_attention.patterns.cache_policies import (
@@ -285,7 +285,7 @@ def write_tokens(leaf: Leaf, entry: Entry, new: NewKeys, selectors: Selectors, u
         is_new = merge(at >= 0, at < tokens.counts[:, None, None])
         if leaf.reads_successors:
             is_new = merge(is_new, at + tokens.start[:, None, None] > 0)
-        entry = {**entry, **{name: _rewrite(entry[name], x, at, is_new) for name, x in written.items()}}
+        entry = {**entry, **{name: rewrite_slots(entry[name], x, at, is_new) for name, x in written.items()}}
     entry = entry if new.last_key is None else {**entry, "last_key": new.last_key}
     selector = selectors[leaf.index]
     return entry if selector is None else {**entry, **selector.complete(entry, tokens)}
@@ -298,13 +298,6 @@ def _quantized(entry: Entry, written: Mapping[str, Tensor]) -> dict[str, Tensor]
         if f"{name}_scale" in entry:
             result[name], result[f"{name}_scale"] = quantize_rows(written[name])
     return result
-
-
-def _rewrite(slots: Tensor, x: Tensor, at: Tensor, is_new: Tensor) -> Tensor:
-    """Replace the slots (B, n, S) or (B, n, S, H) with tokens `at` (B, 1 or n, S) where `is_new`."""
-    if len(slots.shape) == 4:
-        return ops.where(is_new[..., None], ops.cast(take_positions(x, at), slots.dtype), slots)
-    return ops.where(is_new, take_positions(x[..., None], at)[..., 0], slots)
 
 
 def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache:
@@ -325,7 +318,7 @@ def fill_memory(cache: Cache, key: Tensor, value: Tensor, seen: Tensor) -> Cache
     at = ops.broadcast_to((positions + length)[None, None], (batch, 1, slots))
     is_new = at >= 0
     rows = _quantized(entry, {"key": key, "value": value})
-    new = {part: _rewrite(entry[part], x, at, is_new) for part, x in rows.items()}
+    new = {part: rewrite_slots(entry[part], x, at, is_new) for part, x in rows.items()}
     seen = ops.logical_and(ops.take(seen, ops.maximum(at[0, 0], 0), axis=1), is_new[:, 0])
     position = ops.where(seen, positions - EMPTY, 0)[:, None]
     return {name: {**entry, **new, "position": position, "remembered": seen}}
