@@ -11,6 +11,7 @@ import sentencepiece
 from keras import ops
 
 import tf_sparse_attention as tsa
+from tests.convert import gguf_files
 from tests.convert.t2t.cases import small
 from tf_sparse_attention.trainers.tasks.audio import write_wav
 
@@ -83,6 +84,8 @@ def folder(tmp_path_factory):
     (folder / "files").mkdir()
     small().write(folder / "files")
     shutil.make_archive(folder / "checkpoint", "zip", folder / "files")
+    tensors = gguf_files.tensors_of("llama", gguf_files.make_backbone("llama"))
+    gguf_files.write_file(folder / "SmolLM2-135M-Instruct.Q4_1.gguf", "llama", tensors)
     return folder
 
 
@@ -99,6 +102,14 @@ def a_model():
     return model
 
 
+def a_translator():
+    part = {"num_heads": 2, "key_dim": 8}
+    local, dense = [{"layer": "LocalAttention", "window": 16, **part}], [{"layer": "DenseAttention", **part}]
+    encoder = tsa.models.Backbone(258, 1, 16, local, intermediate_dim=32, causal=False)
+    decoder = tsa.models.Backbone(258, 1, 16, local, intermediate_dim=32, cross_attention=dense)
+    return tsa.models.SequenceToSequence(encoder, tsa.models.LanguageModel(decoder))
+
+
 @pytest.mark.parametrize("example", list(examples()))
 def test_an_example_gives_what_it_says(example, folder, store, monkeypatch):
     monkeypatch.chdir(folder)
@@ -106,6 +117,8 @@ def test_an_example_gives_what_it_says(example, folder, store, monkeypatch):
     example.globs |= {"x": np.ones((2, 64), "int32"), "y": np.zeros((2, 64, 258))}
     if "model" in "".join(step.source for step in example.examples):
         example.globs["model"] = example.globs["language_model"] = a_model()
+    if "translator" in example.examples[-1].source:
+        example.globs["translator"] = a_translator()
     for step in example.examples:
         for long, short in SMALLER.items():
             step.source = step.source.replace(long, short)

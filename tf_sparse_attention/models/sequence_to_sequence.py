@@ -212,7 +212,8 @@ class SequenceToSequence(TargetsAsInputs, Model):
             ValueError: if a source is empty or has ids outside the vocabulary, and as for `LanguageModel.generate`.
 
         Example:
-            >>> model.generate(["Der Hund bellt."], max_length=100, strategy="beam", tokenizer=tokenizer)
+            >>> tokenizer = tsa.data.ByteTokenizer()
+            >>> translator.generate(["Der Hund bellt."], max_length=100, strategy="beam", tokenizer=tokenizer)
         """
         checks.check_switch("return_log_probs", return_log_probs)
         parsed = self._parse(sources, source_tokenizer, tokenizer)

@@ -249,8 +249,8 @@ def from_gguf(path: str | os.PathLike, dtype: DType | None = None) -> keras.Mode
         ImportError: If `gguf` or `keras_hub` is not installed.
 
     Example:
-        >>> model = tsa.convert.from_gguf("SmolLM2-135M-Instruct.Q4_1.gguf")  # doctest: +SKIP
-        >>> model.generate("The capital of France is", max_length=32)  # doctest: +SKIP
+        >>> model = tsa.convert.from_gguf("SmolLM2-135M-Instruct.Q4_1.gguf")
+        >>> model.generate("The capital of France is", max_length=32)
     """
     file = _read(path)
     import keras_hub
