@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
+from tests.draws import first
 from tests.patterns.small_cases import attend_pattern, selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.block_selection import select_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
-from tf_sparse_attention.patterns import SelectedBlocks, selected_blocks
+from tf_sparse_attention.patterns import First, RetrievedClusters, SelectedBlocks, Window, selected_blocks
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
 
 
@@ -35,6 +36,7 @@ def test_a_query_selects_the_earlier_block_with_the_highest_score():
 
 
 def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
+    monkeypatch.setattr(selected_blocks, "TILE_COST", 0)
     query, key, value = np.abs(normal(3, 1, 2, 300, 4))
     key[:, :, 16:] -= 9  # all like block 0 best
     value[:, :, 16:] = 0
@@ -45,8 +47,37 @@ def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
     np.testing.assert_allclose(again, found, atol=1e-6)
 
 
+TWO_WAYS = [
+    Window(5) | RetrievedClusters(2, 4, 16),
+    SelectedBlocks(4, 3) | First(2),
+    RetrievedClusters(3, 2, 8, use_estimate=False, use_shared_choice=True),
+    SelectedBlocks(8, 2, use_shared_choice=True),
+]
+
+
+@pytest.mark.parametrize("pattern", TWO_WAYS)
+@pytest.mark.parametrize(("length", "padding"), first([(53, 9), (7, 0), (64, 0)], 1))
+def test_tiles_compute_what_masked_blocks_compute(pattern, length, padding, monkeypatch):
+    query, key, value, upstream = (
+        tf.constant(normal(2, heads, length, 4, seed=seed)) for seed, heads in enumerate((4, 2, 2, 4))
+    )
+    counted = np.arange(length) < np.array([[length], [length - padding]])
+    results = []
+    for cost in (-1000, 1000):
+        monkeypatch.setattr(selected_blocks, "TILE_COST", cost)
+        with tf.GradientTape() as tape:
+            tape.watch((query, key, value))
+            masks = TokenMasks(key_mask=tf.constant(counted))
+            output = attend_pattern(pattern, query, key, value, causal=True, masks=masks).output
+            loss = tf.reduce_sum(tf.where(counted[:, None, :, None], output * upstream, 0))
+        results.append([output[counted[:, None] & np.ones((2, 4, 1), bool)], *tape.gradient(loss, (query, key, value))])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
 @pytest.mark.full
-def test_a_shared_selection_is_sorted_once_per_key_head():
+def test_a_shared_selection_is_sorted_once_per_key_head(monkeypatch):
+    monkeypatch.setattr(selected_blocks, "TILE_COST", 0)
     query, key = normal(1, 4, 37, 4), normal(1, 2, 37, 4)[None, 0]
     blocks = select_blocks(query, key, TokenMasks(), 4, 2, use_shared_choice=True)
 

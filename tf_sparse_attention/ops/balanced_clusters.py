@@ -1,14 +1,13 @@
 """Balanced clusters of keys: clusters of equal size by recursive bisection."""
 
-import functools
-
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Tensor
 
-NUM_POWER_STEPS = 12  # of the power method that finds a principal direction
+NUM_SQUARINGS = 4  # of the products of keys, whose 16th power then gives the principal direction
 
 
 def bisect_keys(keys: Tensor, cluster_size: int) -> Tensor:
@@ -30,28 +29,31 @@ def bisect_keys(keys: Tensor, cluster_size: int) -> Tensor:
         >>> bisect_keys(keys, 2).numpy().tolist()
         [0, 2, 3, 1]
     """
-    *sizes, width, channels = shape(keys)
-    parts = ops.reshape(ops.cast(ops.stop_gradient(keys), "float32"), (-1, width, channels))
-    order = ops.broadcast_to(ops.arange(width, dtype="int32"), shape(parts)[:2])
+    *sizes, segment, channels = shape(keys)
+    keys = ops.reshape(ops.cast(ops.stop_gradient(keys), "float32"), (-1, 1, segment, channels))
+    order = ops.broadcast_to(ops.arange(segment, dtype="int32"), shape(keys)[:3])
+    width = segment
     while width > cluster_size:
-        centered = parts - ops.mean(parts, axis=1, keepdims=True)
-        # Not orthogonal to any principal direction that real keys have.
-        direction = ops.broadcast_to(1 + 0.01 * np.arange(channels, dtype="float32"), (shape(parts)[0], channels))
-        direction = ops.fori_loop(0, NUM_POWER_STEPS, functools.partial(_step, centered), direction)
-        ranks = ops.cast(ops.argsort(_project(centered, direction), axis=-1), "int32")
+        parts = ops.reshape(keys if width == segment else take_rows(keys, order), (-1, width, channels))
+        at = ops.cast(ops.argsort(_project(parts), axis=-1), "int32")
+        order = take_numbers(ops.reshape(order, (-1, 1, width)), at[:, None])
+        order = ops.reshape(order, shape(keys)[:3])
         width //= 2
-        parts = ops.reshape(ops.take_along_axis(parts, ranks[..., None], axis=1), (-1, width, channels))
-        order = ops.reshape(ops.take_along_axis(order, ranks, axis=1), (-1, width))
-    return ops.reshape(order, (*sizes, shape(keys)[-2]))
+    return ops.reshape(order, (*sizes, segment))
 
 
-def _step(centered: Tensor, number: Tensor, direction: Tensor) -> Tensor:
-    """Apply one step of the power method to directions (P, H) of centered keys (P, w, H)."""
-    direction = _project(ops.swapaxes(centered, 1, 2), _project(centered, direction))
-    length = ops.sqrt(ops.sum(ops.square(direction), axis=-1, keepdims=True))
-    return direction / ops.where(length > 0, length, 1)
-
-
-def _project(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Multiply matrices (P, a, b) by vectors (P, b)."""
-    return ops.matmul(matrix, vector[..., None])[..., 0]
+def _project(parts: Tensor) -> Tensor:
+    """Project the keys (P, w, H) of each part onto its first principal direction, (P, w)."""
+    centered = parts - ops.mean(parts, axis=1, keepdims=True)
+    transposed = ops.swapaxes(centered, 1, 2)
+    _, width, channels = shape(parts)
+    # Not orthogonal to any principal direction that real keys have.
+    start = (1 + 0.01 * np.arange(channels, dtype="float32"))[:, None]
+    is_wide = channels < width
+    products = ops.matmul(transposed, centered) if is_wide else ops.matmul(centered, transposed)
+    for _ in range(NUM_SQUARINGS):
+        largest = ops.max(ops.abs(products), axis=(1, 2), keepdims=True)
+        products = products / ops.where(largest > 0, largest, 1)
+        products = ops.matmul(products, products)
+    vector = ops.matmul(products, start if is_wide else ops.matmul(centered, start))
+    return ops.matmul(centered, vector)[..., 0] if is_wide else vector[..., 0]

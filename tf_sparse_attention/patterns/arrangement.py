@@ -43,7 +43,7 @@ class Arrangement:
         groups: int32 (B, N, T), the group that the pattern assigns to each token (cluster or bucket), in kernel order.
             Queries attend only within this group. None: the pattern assigns no groups, or there is no kernel order.
         members: arrangement of the keys that key slots stand for, equally many consecutive ones per slot, with the same
-            queries. A slot then counts once per member that a query may attend to, and masks, except `causal_mask`,
+            queries. A slot then counts once per member that a query may attend to, and masks, except `pair_mask`,
             apply to members. None: each slot is one key.
         slot_positions: hashable function that maps indices in kernel order (int arrays) to positions. None: indices are
             positions or ranks.
@@ -107,6 +107,10 @@ class Arrangement:
             return self.offsets <= 0
         queries, keys = self.causal_order()
         return keys <= queries
+
+    def pair_mask(self) -> Tensor | None:
+        """Return which pairs were selected one by one, bool broadcastable to (B, N, G, t, s). None: all."""
+        return None
 
     def causal_order(self) -> tuple[Tensor, Tensor]:
         """Return integer ranks of queries (..., t, 1) and keys (..., 1, s), in the same order as their positions.

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.attend import Attended, lowest, score_dtype
+from tf_sparse_attention.ops.attend import Attended, combine_attended, lowest, score_dtype
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
 from tf_sparse_attention.ops.block_selection import NO_BLOCK, count_blocks, sum_groups
 from tf_sparse_attention.ops.gather import (
@@ -37,7 +37,15 @@ from tf_sparse_attention.ops.shapes import (
 from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
 from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, dequantize_rows
 from tf_sparse_attention.patterns.pattern import Call, Pattern
-from tf_sparse_attention.patterns.selected_blocks import OwnBlocks, SelectedTiles, add_to_sums, rewind_sums
+from tf_sparse_attention.patterns.selected_blocks import (
+    MaskedBlocks,
+    OwnBlocks,
+    SelectedTiles,
+    add_to_sums,
+    query_runs,
+    rewind_sums,
+    tiles_are_faster,
+)
 from tf_sparse_attention.patterns.selection import (
     NewTokens,
     Selection,
@@ -136,12 +144,16 @@ class RetrievedClusters(Pattern):
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         chosen = cast(ClusterSelection, selection)
-        own = OwnBlocks(call.query_length, call.key_length, self.cluster_size, 0, 0)
+        length = call.query_length
+        own = OwnBlocks(length, call.key_length, self.cluster_size, 0, 0)
         if chosen.choices is None:
             return own
+        estimates = _estimates(chosen, call, self) if self.use_estimate else None
+        if not tiles_are_faster(length, self.num_clusters, self.cluster_size):
+            runs = QueryRuns(MaskedClusters(chosen, run, self) for run in query_runs(length, self.segment))
+            return runs if estimates is None else OneSoftmax([runs, estimates])
         group_size = call.group_size if self.use_shared_choice else 1
-        retrieved = RetrievedTiles(chosen, call.query_length, self, group_size)
-        return OwnAndRetrieved(own, retrieved, _estimates(chosen, call, self) if self.use_estimate else None)
+        return OwnAndRetrieved(own, RetrievedTiles(chosen, length, self, group_size), estimates)
 
     def make_selector(self, weights: SelectorWeights) -> Selector:
         return ClusterSelector(self)
@@ -179,7 +191,7 @@ class RetrievedSlots(Everything):
     def estimate(
         self, entry: Mapping[str, Tensor], selection: Any, positions: Tensor
     ) -> tuple[Arrangement, Tensor, Tensor] | None:
-        if not self.pattern.use_estimate or selection.is_chosen is None:
+        if "cluster_value" not in entry:
             return None
         size, slots, length = self.pattern.cluster_size, entry["cluster_slots"], shape(positions)[1]
         arrangement = ClusterEstimates(
@@ -219,7 +231,8 @@ class Clusters:
         self.slots = slots[:, :, :length]
         self._is_counted = None if counted is None else self.take(counted[:, None], -1)
         # By identity. Holding the tensors keeps their ids unique.
-        self._taken: dict[int, tuple[Tensor, Tensor]] = {}
+        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
+        self._averages: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def number(self) -> Size:
@@ -231,14 +244,17 @@ class Clusters:
         batch, heads, _ = shape(self.order)
         if axis == -1:
             return take_numbers(ops.broadcast_to(x, (batch, heads, self.length)), self.order)
-        has_slot = ops.broadcast_to(ops.arange(self.length, dtype="int32") < self.num_slots, shape(self.slots))
-        return take_unique_rows(x, self.order, self.slots, has_slot)
+        if id(x) not in self._rows:
+            has_slot = ops.broadcast_to(ops.arange(self.length, dtype="int32") < self.num_slots, shape(self.slots))
+            slots = in_range(self.slots, self.num_slots)
+            self._rows[id(x)] = x, take_unique_rows(x, self.order, slots, has_slot)
+        return self._rows[id(x)][1]
 
     def means(self, x: Tensor) -> Tensor:
         """Return the mean of each cluster of rows (B, M, S, X), without padding: float32 or float64 (B, M, G, X)."""
-        if id(x) not in self._taken:
-            self._taken[id(x)] = x, self._means(x)
-        return self._taken[id(x)][1]
+        if id(x) not in self._averages:
+            self._averages[id(x)] = x, self._means(x)
+        return self._averages[id(x)][1]
 
     def _means(self, x):
         rows = split(
@@ -268,7 +284,7 @@ class ClusterSelection(Selection):
         clusters: the `Clusters` of complete segments; None if no segment is complete.
         choices: int32 (B, N, T, R), numbers of distinct clusters, or of runs in the query's segment, the best first. A
             negative value means none. None: there is nothing to select.
-        is_chosen: bool (B, N, T, G), whether each of the `Clusters` is selected; None without clusters.
+        is_chosen: bool (B, N, T, R), whether each number is selected. None: there is nothing to select.
     """
 
     length: Size
@@ -312,7 +328,7 @@ class ClusterSelector(Selector):
         if are_known(num_runs) and num_runs < 2:
             return ClusterSelection(length, clusters, None, None, size)
         scores, allowed = self._scores(query, key, masks.key_mask, clusters, num_runs)
-        return self._choose(scores, allowed, (num_heads, key.shape[1]), length, clusters and clusters.number, clusters)
+        return self._choose(scores, allowed, (num_heads, key.shape[1]), length, clusters)
 
     def _choose(
         self,
@@ -320,7 +336,6 @@ class ClusterSelector(Selector):
         allowed: Tensor,
         heads: tuple[int, int],
         length: Size,
-        num_clusters: Size | None,
         clusters: "Clusters | None" = None,
     ) -> "ClusterSelection":
         """Return the selection of queries by their scores (B, N, T, R) for clusters or runs 0, 1, ..."""
@@ -338,15 +353,11 @@ class ClusterSelector(Selector):
         scores = ops.where(allowed, scores, lowest_score)
         best, choices = find_top_k(scores, count, sorted=True)
         choices = ops.where(best > lowest_score, choices, NO_BLOCK)
-        is_chosen = None
-        if num_clusters is not None:
-            least, last = best[..., -1:], choices[..., -1:]
-            of_clusters = slice_axis(scores, -1, 0, num_clusters)
-            # `find_top_k` takes the first of equal scores.
-            ties = ops.logical_and(of_clusters == least, ops.arange(num_clusters, dtype="int32") <= last)
-            is_chosen = merge(of_clusters > lowest_score, ops.logical_or(of_clusters > least, ties))
-            is_chosen = repeat_key_heads(is_chosen, heads[0])
-        choices = repeat_key_heads(choices, heads[0])
+        least, last = best[..., -1:], choices[..., -1:]
+        # `find_top_k` takes the first of equal scores.
+        ties = ops.logical_and(scores == least, ops.arange(shape(scores)[-1], dtype="int32") <= last)
+        is_chosen = ops.logical_and(scores > lowest_score, ops.logical_or(scores > least, ties))
+        choices, is_chosen = (repeat_key_heads(x, heads[0]) for x in (choices, is_chosen))
         return ClusterSelection(length, clusters, choices, is_chosen, pattern.cluster_size)
 
     def init(self, entry: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -428,16 +439,15 @@ class ClusterSelector(Selector):
     ) -> "ClusterSelection":
         size = self._pattern.cluster_size
         query, means = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key")
-        position, number = tokens.positions[:, None, :, None], None
+        position = tokens.positions[:, None, :, None]
         scores = _products(query, state["run_sum"] / size)
         if means is not None:
-            number = shape(means)[2]
             scores, of_clusters = _to_equal_length(scores, _products(query, means))
             run = ops.arange(shape(scores)[-1], dtype="int32")
             scores = ops.where(run < self._pattern.first_run(position), of_clusters, scores)
         allowed = ops.arange(shape(scores)[-1], dtype="int32") < position // size
         heads = query.shape[1], state["run_sum"].shape[1]
-        return self._choose(scores, allowed, heads, shape(state["key"])[2], number)
+        return self._choose(scores, allowed, heads, shape(state["key"])[2])
 
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         return {"run_sum": rewind_sums(entry["run_sum"], entry, lengths, self._pattern.cluster_size)}
@@ -525,6 +535,36 @@ class RetrievedTiles(SelectedTiles):
         return self.keys(ops.arange(self.key_length, dtype="int32")[None, None], -1)
 
 
+class MaskedClusters(MaskedBlocks):
+    """The queries of a segment with all keys up to its end: earlier segments sorted by cluster, and a mask.
+
+    Args:
+        selection: the `ClusterSelection`, with choices.
+        run: pair of the first query of the segment, and the one after the last.
+        pattern: the `RetrievedClusters`.
+    """
+
+    sorts_tokens = True
+
+    def __init__(self, selection: ClusterSelection, run: tuple[int, int], pattern: RetrievedClusters) -> None:
+        super().__init__(cast(Tensor, selection.is_chosen), run, pattern.cluster_size, selection.length)
+        self._clusters = selection.clusters
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        start, stop = self._run
+        keys = slice_axis(x, axis, start, stop)
+        if start > 0:
+            earlier = slice_axis(cast(Clusters, self._clusters).take(x, axis), axis, 0, start)
+            if axis == -1:
+                earlier = repeat_key_heads(earlier, self._is_selected.shape[1])
+                keys = ops.broadcast_to(keys, (*shape(earlier)[:2], stop - start))
+            keys = ops.concatenate([earlier, keys], axis=axis)
+        return ops.expand_dims(keys, axis - 1)
+
+    def key_positions(self) -> Tensor:
+        return self.keys(ops.arange(self.key_length, dtype="int32")[None, None], -1)
+
+
 class ClusterMembers(OneGroup):
     """A run of queries with the members of clusters in complete segments, as one group of the M heads of keys.
 
@@ -554,7 +594,7 @@ class ClusterMembers(OneGroup):
         return self._order[:, :, None]
 
     def causal_mask(self) -> Tensor:
-        return np.ones((1, 1), bool)  # see `ClusterEstimates`
+        return np.ones((1, 1), bool)  # `ClusterEstimates` has a mask of complete segments
 
     def key_exists(self) -> Tensor:
         return ops.ones((1, 1, 1, 1, shape(self._order)[-1]), "bool")
@@ -565,7 +605,7 @@ class ClusterEstimates(OneGroup):
 
     Args:
         order: int32 (B, M, L), the position of each member. Runs of c are clusters.
-        is_chosen: bool (B, N, T, G), whether a query selects a cluster, which then has no estimate.
+        is_chosen: bool (B, N, T, R), whether a query selects a cluster, which then has no estimate.
         positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the run.
         pattern: the `RetrievedClusters`.
         run: pair of the first query, and the one after the last.
@@ -612,7 +652,7 @@ class ClusterEstimates(OneGroup):
         positions = ops.sum(split(self._order, size, -1, self._count), axis=-1) // size
         return repeat_key_heads(positions, self._is_chosen.shape[1])[:, :, None]
 
-    def causal_mask(self) -> Tensor:
+    def pair_mask(self) -> Tensor:
         """Return whether a cluster is in a segment before that of the query, and is not selected."""
         size, segment = self._pattern.cluster_size, self._pattern.segment
         segments = ops.arange(self._count, dtype="int32") * size // segment
@@ -643,6 +683,22 @@ def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedCluste
         # At least one segment, whose clusters no query sees if it is the only one.
         runs.append(run(first * segment, stop, max((stop - 1) // segment, 1) * per_segment))
     return QueryRuns(runs)
+
+
+class OneSoftmax(Arrangement):
+    """Arrangements of the same queries with different keys, in one softmax.
+
+    Args:
+        parts: the arrangements.
+    """
+
+    shares_softmax = True
+
+    def __init__(self, parts: Sequence[Arrangement]) -> None:
+        self.parts = tuple(parts)
+
+    def combine(self, results: Sequence[Attended]) -> Attended:
+        return combine_attended(results)
 
 
 class OwnAndRetrieved(Arrangement):

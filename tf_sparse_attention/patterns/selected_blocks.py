@@ -1,6 +1,7 @@
 """Block selection: the query's own block and the highest-scoring earlier blocks."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -33,10 +34,11 @@ from tf_sparse_attention.ops.shapes import (
     min_if_known,
     repeat_key_heads,
     shape,
+    slice_axis,
     split,
     take_key_heads,
 )
-from tf_sparse_attention.patterns.arrangement import Arrangement, Grid
+from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup, QueryRuns
 from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, dequantize_rows
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
@@ -93,10 +95,14 @@ class GivenBlocks(Pattern):
         return visible
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
-        blocks = cast(BlockSelection, selection).blocks
-        own = OwnBlocks(call.query_length, call.key_length, self.block_size, 0, 0)
+        blocks, length = cast(BlockSelection, selection).blocks, call.query_length
+        own = OwnBlocks(length, call.key_length, self.block_size, 0, 0)
         if not blocks:
             return own
+        if not tiles_are_faster(length, len(blocks), self.block_size):
+            is_selected = _is_selected(blocks, count_blocks(length, self.block_size))
+            runs = query_runs(length, -(-length // MAX_RUNS))
+            return QueryRuns(MaskedBlocks(is_selected, run, self.block_size, length) for run in runs)
         group_size = call.group_size if self.use_shared_choice else 1
         return OwnAndSelected(own, SelectedTiles(blocks, self.block_size, call.key_length, group_size))
 
@@ -259,6 +265,8 @@ def rewind_sums(sums: Tensor, entry: Mapping[str, Tensor], lengths: Tensor, size
 
 
 MAX_TILE_SIZE, MIN_TILE_SIZE = 64, 16  # queries per tile
+TILE_COST = 56  # time to gather and merge a query for each selected block, in keys attended to: measured on CPUs
+MAX_RUNS = 8  # runs of queries that attend to all earlier keys under a mask: they compute 9/16 of all pairs
 INT32_END = 2**31
 
 
@@ -270,6 +278,60 @@ class OwnBlocks(Grid):
     def key_exists(self) -> Tensor | None:
         whole = are_known(self.key_length) and self.key_length % self.block_size == 0
         return None if whole else super().key_exists()
+
+
+def tiles_are_faster(length: Size, num_selected: int, block_size: int) -> bool:
+    """Return whether attention to selected blocks takes less time in `SelectedTiles` than in `MaskedBlocks`."""
+    return not are_known(length) or num_selected * (block_size + TILE_COST) < length * 9 / 16
+
+
+def query_runs(length: int, size: int) -> list[tuple[int, int]]:
+    """Return the first query, and the one after the last, of each run of `size` queries."""
+    return [(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _is_selected(blocks, num_blocks):
+    """Return whether each query selects each block, bool (B, N, T, G)."""
+    number = ops.arange(num_blocks, dtype="int32")
+    return functools.reduce(ops.logical_or, [block[..., None] == number for block in blocks])
+
+
+class MaskedBlocks(OneGroup):
+    """A run of queries with all keys up to its end, and a mask of the query's block and the selected blocks.
+
+    Args:
+        is_selected: bool (B, N, T, G), whether a query selects a block.
+        run: pair of the first query, and the one after the last.
+        block_size: b.
+        key_length: S.
+    """
+
+    is_exact = True
+
+    def __init__(self, is_selected: Tensor, run: tuple[int, int], block_size: int, key_length: Size) -> None:
+        self._is_selected, self._run, self._block_size, self.key_length = is_selected, run, block_size, key_length
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return super().queries(slice_axis(x, axis, *self._run), axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.expand_dims(slice_axis(x, axis, 0, self._run[1]), axis - 1)
+
+    def query_positions(self) -> Tensor:
+        return np.arange(*self._run)[None]
+
+    def key_positions(self) -> Tensor:
+        return np.arange(self._run[1])[None]
+
+    def causal_mask(self) -> np.ndarray:
+        return np.arange(*self._run)[:, None] >= np.arange(self._run[1])
+
+    def pair_mask(self) -> Tensor:
+        stop, size = self._run[1], self._block_size
+        selected = slice_axis(slice_axis(self._is_selected, -2, *self._run), -1, 0, count_blocks(stop, size))
+        selected = slice_axis(ops.repeat(selected, size, axis=-1), -1, 0, stop)[:, :, None]
+        own = np.arange(*self._run)[:, None] // size == np.arange(stop) // size
+        return ops.logical_or(selected, own)
 
 
 class SelectedTiles(Arrangement):

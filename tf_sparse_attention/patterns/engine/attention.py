@@ -195,7 +195,7 @@ def attend_plain(
     visible = visible_pairs(members or arrangement, leaf, inputs, call)
     if members is not None:
         counts = _count_members(visible, shape(arrangement.key_positions())[-1], query.shape[1])
-        visible = merge(counts > 0, arrangement.causal_mask())
+        visible = merge(counts > 0, arrangement.pair_mask())
     if counts is not None:
         log_counts = ops.log(ops.cast(ops.maximum(counts, 1), score_dtype(query.dtype)))
         bias = log_counts if bias is None else ops.cast(bias, log_counts.dtype) + log_counts
@@ -261,6 +261,7 @@ def visible_pairs(arrangement: Arrangement, leaf: Leaf, inputs: Inputs, call: Ca
         conditions.append(negate(merge(*arranged_conditions(arrangement, other.pattern, features, call))))
     if call.causal:
         conditions.append(arrangement.causal_mask())
+    conditions.append(arrangement.pair_mask())
     if inputs.options.hide_self == "always":
         conditions.append(negate(arrangement.self_mask()))
     conditions.append(arrangement.key_exists())
