@@ -167,8 +167,10 @@ def find_top_k(x: Tensor, k: int, sorted: bool = False) -> tuple[Tensor, Tensor]
         Pair of the numbers (..., k) and their int32 positions (..., k).
     """
     if keras.backend.backend() != "jax" or are_known(*x.shape):
-        found, positions = ops.top_k(x, k, sorted=sorted)
-        return found, ops.cast(positions, "int32")
+        # XLA sorts all numbers, which takes many times as long, if there are more axes.
+        found, positions = ops.top_k(ops.reshape(x, (-1, shape(x)[-1])), k, sorted=sorted)
+        sizes = (*shape(x)[:-1], k)
+        return ops.reshape(found, sizes), ops.cast(ops.reshape(positions, sizes), "int32")
     positions = ops.cast(ops.argsort(-x, axis=-1)[..., :k], "int32")
     return ops.take_along_axis(x, positions, axis=-1), positions
 
