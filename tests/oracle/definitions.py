@@ -194,12 +194,12 @@ def selected_blocks(query, key, block_size, num_blocks, exists, segments):
 
 
 def bisected(keys, indices, size):
-    """Return clusters of keys (T, H) as lists of indices: halves along a direction of 12 power steps, and so on."""
+    """Return clusters of keys (T, H) as lists of indices: halves along a direction of 16 power steps, and so on."""
     if len(indices) == size:
         return [list(indices)]
     rows = keys[indices] - keys[indices].mean(axis=0)
     direction = 1 + 0.01 * np.arange(keys.shape[1])
-    for _ in range(12):
+    for _ in range(16):
         direction = rows.T @ (rows @ direction)
         direction /= np.linalg.norm(direction) or 1
     order = np.argsort(rows @ direction, kind="stable")

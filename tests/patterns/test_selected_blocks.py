@@ -25,7 +25,7 @@ def chosen(key, block_size=2, count=1, query=None, **masks):
     query = [1] * len(key) if query is None else query
     masks = TokenMasks(**{name: np.asarray([x]) for name, x in masks.items()})
     found = select_blocks(*(np.asarray(x) for x in (column(query), column(key))), masks, block_size, count)
-    return [to_numpy(x)[0, 0].tolist() for x in found]
+    return to_numpy(found)[0, 0].T.tolist()
 
 
 def test_a_query_selects_the_earlier_block_with_the_highest_score():

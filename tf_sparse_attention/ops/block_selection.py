@@ -1,6 +1,5 @@
 """Selection of key blocks by the score of their mean key (MoBA), and causal convolution of keys."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from keras import ops
@@ -10,8 +9,10 @@ from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.shapes import (
     are_known,
     argmax_last_axis,
+    find_top_k,
     join,
     max_over,
+    max_size,
     pad_axis,
     repeat_key_heads,
     shape,
@@ -21,6 +22,7 @@ from tf_sparse_attention.ops.shapes import (
 from tf_sparse_attention.types import Size, Tensor
 
 NO_BLOCK = -1
+MAX_ROUNDS = 8  # blocks that are selected one by one
 
 
 def count_blocks(length: Size, block_size: int) -> Size:
@@ -98,7 +100,7 @@ def select_blocks(
     num_selected: int,
     use_shared_choice: bool = False,
     chunk_size: int | None = None,
-) -> list[Tensor]:
+) -> Tensor | None:
     """Select the earlier blocks whose mean key has the largest product with each query, without a gradient.
 
     A query at position i can select block g if (g + 1) b <= i, the block's last token is in the query's document, and
@@ -115,8 +117,9 @@ def select_blocks(
         chunk_size: queries per selection step. None: all at once.
 
     Returns:
-        List of int32 (B, N, T): the highest-scoring block of each query, the second highest, and so on; `NO_BLOCK` if
-        fewer can be selected. If the sequence is known to have G <= `num_selected` blocks, the list has G - 1 entries.
+        Int32 (B, N, T, R): the highest-scoring block of each query, the second highest, and so on; `NO_BLOCK` if fewer
+        can be selected. R is `num_selected`, or G - 1 if the sequence is known to have G <= `num_selected` blocks. None
+        instead of R = 0.
     """
     query, key, num_heads = ops.stop_gradient(query), ops.stop_gradient(key), query.shape[1]
     if use_shared_choice:
@@ -127,11 +130,13 @@ def select_blocks(
     def choose(query, positions, segments):
         return best_blocks(query, means, blocks.before(positions, segments), count)
 
-    if chunk_size is None or count == 0:
+    if count == 0:
+        return None
+    if chunk_size is None:
         chosen = choose(query, ops.arange(shape(query)[2], dtype="int32"), masks.query_segments)
     else:
         chosen = _in_chunks(choose, query, masks.query_segments, chunk_size)
-    return [repeat_key_heads(each, num_heads) for each in chosen]
+    return repeat_key_heads(chosen, num_heads)
 
 
 def _block_means(key, blocks):
@@ -152,9 +157,8 @@ def _in_chunks(choose, query, segments, size):
     given = [queries, ops.reshape(ops.arange(number * size, dtype="int32"), (number, size))]
     if segments is not None:
         given.append(ops.moveaxis(split(segments, size, -1, number), 1, 0))
-    chosen = ops.map(lambda each: ops.stack(choose(*each, *[None] * (3 - len(each)))), tuple(given))  # (n, R, B, N, c)
-    chosen = join(ops.moveaxis(chosen, 0, 3), -1, length)  # (R, B, N, T)
-    return [chosen[index] for index in range(chosen.shape[0])]
+    chosen = ops.map(lambda each: choose(*each, *[None] * (3 - len(each))), tuple(given))  # (n, B, N, c, R)
+    return join(ops.moveaxis(chosen, 0, 2), -2, length)
 
 
 def sum_groups(x: Tensor, num_key_heads: int) -> Tensor:
@@ -166,7 +170,7 @@ def sum_groups(x: Tensor, num_key_heads: int) -> Tensor:
     return ops.sum(ops.reshape(x, (batch, num_key_heads, heads // num_key_heads, length, size)), axis=2)
 
 
-def best_blocks(query: Tensor, means: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
+def best_blocks(query: Tensor, means: Tensor, allowed: Tensor, count: int) -> Tensor:
     """Select the allowed blocks with the largest q . mean, see `top_blocks`.
 
     Args:
@@ -175,41 +179,45 @@ def best_blocks(query: Tensor, means: Tensor, allowed: Tensor, count: int) -> li
         allowed: bool (B or 1, 1, T, G).
         count: number of blocks.
     """
-    if count == 0:
-        return []
     means = repeat_key_heads(means, query.shape[1])
     return top_blocks(ops.matmul(ops.cast(query, "float32"), ops.swapaxes(means, -1, -2)), allowed, count)
 
 
-def top_blocks(scores: Tensor, allowed: Tensor, count: int) -> list[Tensor]:
-    """Select the allowed blocks with the largest scores, the earlier among equals, by repeated argmax.
+def top_blocks(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
+    """Select the allowed blocks with the largest scores, the earlier among equals.
 
     Args:
         scores: float32 (B, N, T, G).
         allowed: bool (B or 1, 1, T, G).
-        count: number of blocks.
+        count: number of blocks, at least 1.
 
     Returns:
-        List of `count` int32 (B, N, T), `NO_BLOCK` if fewer are allowed.
+        Int32 (B, N, T, count), the highest-scoring block first; `NO_BLOCK` if fewer are allowed.
     """
     least = lowest("float32")
     scores = ops.where(allowed, scores, least)  # not a sum: later blocks could have a NaN score
-    number = ops.sum(ops.cast(allowed, "int32"), axis=-1)  # (B or 1, 1, T)
-    blocks, chosen = ops.arange(shape(scores)[-1], dtype="int32"), []
-    last = max_over(ops.where(allowed, blocks, NO_BLOCK), axis=-1)  # (B or 1, 1, T)
-    for taken in range(count):
-        best = argmax_last_axis(scores)
-        # Never select a later or missing block, even if a score is NaN.
-        chosen.append(ops.where(ops.logical_and(number > taken, best <= last), best, NO_BLOCK))
-        if taken + 1 < count:
-            # Faster than `where`. Adding a quarter of `least` lowers the score below all others.
-            scores = scores + ops.one_hot(best, shape(scores)[-1], dtype="float32") * (least / 4)
+    number = ops.sum(ops.cast(allowed, "int32"), axis=-1, keepdims=True)  # (B or 1, 1, T, 1)
+    blocks = ops.arange(shape(scores)[-1], dtype="int32")
+    last = max_over(ops.where(allowed, blocks, NO_BLOCK), axis=-1, keepdims=True)
+    if count > MAX_ROUNDS:
+        missing = max_size(count - shape(scores)[-1], 0)
+        scores = ops.pad(scores, ((0, 0),) * 3 + ((0, missing),), constant_values=least)
+        best = find_top_k(scores, count, sorted=True)[1]
+    else:
+        best = ops.stack(_best_in_rounds(scores, count), axis=-1)
+    # Never select a later or missing block, even if a score is NaN.
+    is_found = ops.logical_and(number > ops.arange(count, dtype="int32"), best <= last)
+    return ops.where(is_found, best, NO_BLOCK)
+
+
+def _best_in_rounds(scores, count):
+    """Return the blocks with the largest scores, one round for each: for few blocks faster than top-k."""
+    chosen = [argmax_last_axis(scores)]
+    for _ in range(count - 1):
+        # Faster than `where`. Adding a quarter of the lowest number lowers the score below all others.
+        scores = scores + ops.one_hot(chosen[-1], shape(scores)[-1], dtype="float32") * (lowest("float32") / 4)
+        chosen.append(argmax_last_axis(scores))
     return chosen
-
-
-def block_features(chosen: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return selected blocks as query features "block_0", "block_1", ..., highest-scoring first."""
-    return {f"block_{number}": block for number, block in enumerate(chosen)}
 
 
 def convolve_keys(key: Tensor, kernel: Tensor, masks: TokenMasks = TokenMasks()) -> Tensor:

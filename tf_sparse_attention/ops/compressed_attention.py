@@ -76,7 +76,7 @@ def attend_compressed_blocks(
 
 def select_blocks_by_weight(
     query: Tensor, key: Tensor, mask: Tensor, allowed: Tensor, num_selected: int, options: Mapping[str, Any]
-) -> list[Tensor]:
+) -> Tensor | None:
     """Select the blocks with the largest weights, summed over the heads of a group; without a gradient.
 
     Args:
@@ -86,13 +86,12 @@ def select_blocks_by_weight(
         options: `soft_cap` and `sinks` of `attend_compressed_blocks`.
 
     Returns:
-        List of int32 (B, N, T) as from `select_blocks`, equal for the heads of a group.
+        Int32 (B, N, T, R) as from `select_blocks`, equal for the heads of a group; None instead of R = 0.
     """
     count = num_selectable(shape(allowed)[-1], num_selected)
     if count == 0:
-        return []
+        return None
     # float32: weights in half precision are often equal.
     query, key = (ops.cast(ops.stop_gradient(x), "float32") for x in (query, key))
     weights = attend_compressed_blocks(query, key, key, mask, **options).weights
-    chosen = top_blocks(sum_groups(weights, key.shape[1]), allowed, count)
-    return [repeat_key_heads(blocks, query.shape[1]) for blocks in chosen]
+    return repeat_key_heads(top_blocks(sum_groups(weights, key.shape[1]), allowed, count), query.shape[1])

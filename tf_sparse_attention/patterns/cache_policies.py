@@ -1,7 +1,7 @@
 """KV-cache policies: which positions the slots of a cache hold."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras import ops
@@ -46,11 +46,11 @@ class Buckets(NamedTuple):
     """The slots that queries read, in buckets of consecutive slots. Bucket g begins at slot g * size.
 
     Attributes:
-        indices: list of int32 (B, 1 or n, q), distinct buckets of each query; a negative value means no bucket.
+        indices: int32 (B, 1 or n, q, R), distinct buckets of each query; a negative value means no bucket.
         size: slots per bucket.
     """
 
-    indices: Sequence[Tensor]
+    indices: Tensor
     size: Size
 
 
@@ -133,8 +133,14 @@ class CachePolicy:
         """
         raise NotImplementedError(f"{type(self).__name__} must define `slot`.")
 
-    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
-        """Return the `Buckets` that queries read, given their `TokenInfo` (B, 1 or n, q). None: all slots."""
+    def buckets(self, query: TokenInfo, num_slots: Size, selection: Any = None) -> Buckets | None:
+        """Return the `Buckets` that queries read. None: all slots.
+
+        Args:
+            query: `TokenInfo` of the queries, (B, 1 or n, q).
+            num_slots: S.
+            selection: result of `Selector.select_new` for the queries.
+        """
         return None
 
     def extra_slots(self, entry: Mapping[str, Tensor]) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from keras import ops
 
@@ -589,8 +589,8 @@ class GroupRings(CachePolicy):
         size = num_slots // self.num_groups
         return token.group * size + token.rank % size, None
 
-    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
-        return Buckets([query.group], num_slots // self.num_groups)
+    def buckets(self, query: TokenInfo, num_slots: Size, selection: Any = None) -> Buckets | None:
+        return Buckets(query.group[..., None], num_slots // self.num_groups)
 
 
 def group_counts(groups: Tensor, num_groups: int) -> Tensor:

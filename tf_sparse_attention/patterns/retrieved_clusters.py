@@ -1,8 +1,7 @@
 """Retrieved clusters: keys of complete segments in small balanced clusters, of which each query reads the best."""
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import keras
@@ -10,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.attend import Attended, combine_attended, lowest, score_dtype
+from tf_sparse_attention.ops.attend import lowest, score_dtype
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
 from tf_sparse_attention.ops.block_selection import NO_BLOCK, count_blocks, sum_groups
 from tf_sparse_attention.ops.gather import (
@@ -39,12 +38,15 @@ from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Ev
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selected_blocks import (
     MaskedBlocks,
+    OneSoftmax,
     OwnBlocks,
     SelectedTiles,
     add_to_sums,
+    numbered,
     query_runs,
     rewind_sums,
     tiles_are_faster,
+    with_own_block,
 )
 from tf_sparse_attention.patterns.selection import (
     NewTokens,
@@ -151,9 +153,10 @@ class RetrievedClusters(Pattern):
         estimates = _estimates(chosen, call, self) if self.use_estimate else None
         if not tiles_are_faster(length, self.num_clusters, self.cluster_size):
             runs = QueryRuns(MaskedClusters(chosen, run, self) for run in query_runs(length, self.segment))
-            return runs if estimates is None else OneSoftmax([runs, estimates])
+            return runs if estimates is None else OneSoftmax(runs, estimates)
         group_size = call.group_size if self.use_shared_choice else 1
-        return OwnAndRetrieved(own, RetrievedTiles(chosen, length, self, group_size), estimates)
+        retrieved = RetrievedTiles(chosen, length, self, group_size)
+        return OneSoftmax(own, retrieved) if estimates is None else OneSoftmax(own, retrieved, estimates)
 
     def make_selector(self, weights: SelectorWeights) -> Selector:
         return ClusterSelector(self)
@@ -176,14 +179,12 @@ class RetrievedSlots(Everything):
     def num_slots(self, max_length: Size) -> Size:
         return count_blocks(max_length, self.pattern.cluster_size) * self.pattern.cluster_size
 
-    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
-        size = self.pattern.cluster_size
-        own, first = query.position // size, self.pattern.first_run(query.position)
-        chosen = list(query.features.values())
-        if not chosen:
-            return Buckets([own], size)
-        indices = [ops.where(ops.logical_and(x >= 0, x < first), x + num_slots // size, x) for x in chosen]
-        return Buckets([ops.broadcast_to(own, shape(chosen[0])), *indices], size)
+    def buckets(self, query: TokenInfo, num_slots: Size, selection: Any = None) -> Buckets | None:
+        size, choices = self.pattern.cluster_size, selection.choices
+        if choices is not None:
+            is_cluster = ops.logical_and(choices >= 0, choices < self.pattern.first_run(query.position)[..., None])
+            choices = ops.where(is_cluster, choices + num_slots // size, choices)
+        return Buckets(with_own_block(query.position // size, choices), size)
 
     def extra_slots(self, entry: Mapping[str, Tensor]) -> Tensor | None:
         return entry.get("cluster_slots")
@@ -295,8 +296,7 @@ class ClusterSelection(Selection):
 
     def features(self) -> TokenFeatures:
         """Return "choice_0", "choice_1", ... of queries, and "cluster", the cluster of each key."""
-        count = 0 if self.choices is None else shape(self.choices)[-1]
-        queries = {f"choice_{number}": cast(Tensor, self.choices)[..., number] for number in range(count)}
+        queries = numbered("choice", self.choices)
         if self.clusters is None:
             runs = ops.arange(self.length, dtype="int32") // self.cluster_size
             return TokenFeatures(queries, {"cluster": runs[None, None]})
@@ -515,10 +515,7 @@ class RetrievedTiles(SelectedTiles):
             is_run = choices >= pattern.first_run(ops.arange(query_length, dtype="int32")[:, None])
             choices = ops.where(is_run, choices + clusters.number, choices)
         num_clusters = 0 if clusters is None else clusters.number
-        count = shape(choices)[-1]
-        super().__init__(
-            [choices[..., number] for number in range(count)], size, (num_clusters + self._num_runs) * size, group_size
-        )
+        super().__init__(choices, size, (num_clusters + self._num_runs) * size, group_size)
         self.key_length = selection.length
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -683,51 +680,3 @@ def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedCluste
         # At least one segment, whose clusters no query sees if it is the only one.
         runs.append(run(first * segment, stop, max((stop - 1) // segment, 1) * per_segment))
     return QueryRuns(runs)
-
-
-class OneSoftmax(Arrangement):
-    """Arrangements of the same queries with different keys, in one softmax.
-
-    Args:
-        parts: the arrangements.
-    """
-
-    shares_softmax = True
-
-    def __init__(self, parts: Sequence[Arrangement]) -> None:
-        self.parts = tuple(parts)
-
-    def combine(self, results: Sequence[Attended]) -> Attended:
-        return combine_attended(results)
-
-
-class OwnAndRetrieved(Arrangement):
-    """The query's run, its selected clusters and runs, and the estimates of all other clusters, in one softmax."""
-
-    shares_softmax = True
-
-    def __init__(self, own: OwnBlocks, retrieved: RetrievedTiles, estimates: Arrangement | None) -> None:
-        self._retrieved = retrieved
-        self.parts = (own, retrieved) if estimates is None else (own, retrieved, estimates)
-
-    def combine(self, results: Sequence[Attended]) -> Attended:
-        own, retrieved = results[0], self._retrieved.split_choices(results[1])
-        singles = [own, *results[2:]]
-        sums = ops.concatenate(
-            [*(ops.expand_dims(cast(Tensor, each.log_sum_exp), axis=2) for each in singles), retrieved.log_sum_exp],
-            axis=2,
-        )
-        shares = ops.softmax(sums, axis=2)[..., None]
-
-        def merged(parts, choices):
-            if choices is None:
-                return None
-            total = ops.sum(choices * ops.cast(shares[:, :, len(parts) :], choices.dtype), axis=2)
-            return functools.reduce(
-                lambda x, pair: x + pair[1] * ops.cast(shares[:, :, pair[0]], choices.dtype), enumerate(parts), total
-            )
-
-        weights = merged([each.weights for each in singles], retrieved.weights)
-        return Attended(
-            merged([each.output for each in singles], retrieved.output), weights, ops.logsumexp(sums, axis=2)
-        )

@@ -1,19 +1,17 @@
 """Block selection: the query's own block and the highest-scoring earlier blocks."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import keras
 import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.attend import Attended, lowest
+from tf_sparse_attention.ops.attend import Attended, combine_attended, lowest
 from tf_sparse_attention.ops.block_selection import (
     best_blocks,
-    block_features,
     count_blocks,
     num_selectable,
     select_blocks,
@@ -97,14 +95,15 @@ class GivenBlocks(Pattern):
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         blocks, length = cast(BlockSelection, selection).blocks, call.query_length
         own = OwnBlocks(length, call.key_length, self.block_size, 0, 0)
-        if not blocks:
+        if blocks is None:
             return own
-        if not tiles_are_faster(length, len(blocks), self.block_size):
-            is_selected = _is_selected(blocks, count_blocks(length, self.block_size))
+        if not tiles_are_faster(length, blocks.shape[-1], self.block_size):
+            numbers = ops.arange(count_blocks(length, self.block_size), dtype="int32")
+            is_selected = ops.any(blocks[..., None] == numbers, axis=-2)
             runs = query_runs(length, -(-length // MAX_RUNS))
             return QueryRuns(MaskedBlocks(is_selected, run, self.block_size, length) for run in runs)
         group_size = call.group_size if self.use_shared_choice else 1
-        return OwnAndSelected(own, SelectedTiles(blocks, self.block_size, call.key_length, group_size))
+        return OneSoftmax(own, SelectedTiles(blocks, self.block_size, call.key_length, group_size))
 
     def cache(self) -> CachePolicy:
         return SelectedSlots(self.block_size, self.num_blocks, self.use_shared_choice)
@@ -171,10 +170,21 @@ class SelectedSlots(Everything):
     def num_slots(self, max_length: Size) -> Size:
         return count_blocks(max_length, self.block_size) * self.block_size
 
-    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
-        selected = list(query.features.values())
-        own = query.position // self.block_size
-        return Buckets([ops.broadcast_to(own, shape(selected[0])) if selected else own, *selected], self.block_size)
+    def buckets(self, query: TokenInfo, num_slots: Size, selection: Any = None) -> Buckets | None:
+        return Buckets(with_own_block(query.position // self.block_size, selection.blocks), self.block_size)
+
+
+def numbered(name: str, choices: Tensor | None) -> dict[str, Tensor]:
+    """Return choices (B, n, T, R) of queries as features "NAME_0", "NAME_1", ..., empty for None."""
+    count = 0 if choices is None else choices.shape[-1]
+    return {f"{name}_{number}": cast(Tensor, choices)[..., number] for number in range(count)}
+
+
+def with_own_block(own: Tensor, choices: Tensor | None) -> Tensor:
+    """Return the query's own block (B, 1, q) and its choices (B, n, q, R) in one array, (B, 1 or n, q, 1 + R)."""
+    if choices is None:
+        return own[..., None]
+    return ops.concatenate([ops.broadcast_to(own[..., None], (*shape(choices)[:3], 1)), choices], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,14 +192,14 @@ class BlockSelection(Selection):
     """The selected blocks of each query.
 
     Args:
-        blocks: list of int32 (B, n, T), indices of distinct blocks; a negative value means no block.
+        blocks: int32 (B, n, T, R), indices of distinct blocks; a negative value means no block. None: R = 0.
     """
 
-    blocks: Sequence[Tensor]
+    blocks: Tensor | None
 
     def features(self) -> TokenFeatures:
         """Return "block_0", "block_1", ..., the selected blocks of each query."""
-        return TokenFeatures(block_features(self.blocks), {})
+        return TokenFeatures(numbered("block", self.blocks), {})
 
 
 class BlockSelector(Selector):
@@ -225,8 +235,10 @@ class BlockSelector(Selector):
         query, num_heads = inputs.rotated_query, inputs.rotated_query.shape[1]
         if self._pattern.use_shared_choice:
             query = sum_groups(query, means.shape[1])
-        blocks = best_blocks(query, means, earlier, num_selectable(num_blocks, self._pattern.num_blocks - 1))
-        return BlockSelection([repeat_key_heads(block, num_heads) for block in blocks])
+        count = num_selectable(num_blocks, self._pattern.num_blocks - 1)
+        if count == 0:
+            return BlockSelection(None)
+        return BlockSelection(repeat_key_heads(best_blocks(query, means, earlier, count), num_heads))
 
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         return {"block_sum": rewind_sums(entry["block_sum"], entry, lengths, self._pattern.block_size)}
@@ -290,12 +302,6 @@ def query_runs(length: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def _is_selected(blocks, num_blocks):
-    """Return whether each query selects each block, bool (B, N, T, G)."""
-    number = ops.arange(num_blocks, dtype="int32")
-    return functools.reduce(ops.logical_or, [block[..., None] == number for block in blocks])
-
-
 class MaskedBlocks(OneGroup):
     """A run of queries with all keys up to its end, and a mask of the query's block and the selected blocks.
 
@@ -342,8 +348,7 @@ class SelectedTiles(Arrangement):
     are always enough: no pair is dropped.
 
     Args:
-        blocks: list of R int32 (B, N, T), indices of key blocks before the query's block; a negative value means no
-            block.
+        blocks: int32 (B, N, T, R), indices of key blocks before the query's block; a negative value means no block.
         block_size: b, positions per block.
         key_length: S.
         group_size: N / M consecutive heads that share keys and selections, which are sorted once. Default 1.
@@ -352,12 +357,12 @@ class SelectedTiles(Arrangement):
     is_exact = True
     sorts_tokens = True
 
-    def __init__(self, blocks: Sequence[Tensor], block_size: int, key_length: Size, group_size: int = 1) -> None:
+    def __init__(self, blocks: Tensor, block_size: int, key_length: Size, group_size: int = 1) -> None:
         self.key_length, self._block_size = key_length, block_size
-        self._num_choices, self._query_length = len(blocks), shape(blocks[0])[-1]
-        heads = blocks[0].shape[1]
+        _, heads, self._query_length, self._num_choices = shape(blocks)
         self._num_blocks = count_blocks(key_length, block_size)
-        block = ops.concatenate([take_key_heads(each, heads // group_size) for each in blocks], axis=-1)  # (B, M, R T)
+        block = ops.swapaxes(take_key_heads(blocks, heads // group_size), 2, 3)
+        block = ops.reshape(block, (*shape(block)[:2], self._num_choices * self._query_length))  # (B, M, R T)
         found = block >= 0
         block = ops.where(found, block, self._num_blocks)  # missing selections come last
         order, ranks, first = _sort_by_block(block, self._num_blocks)
@@ -421,36 +426,40 @@ class SelectedTiles(Arrangement):
     def causal_mask(self) -> Tensor:
         return np.ones((1, 1), bool)  # selected blocks are before the query's block
 
-    def split_choices(self, attended: Attended) -> Attended:
-        """Split the restored result by selection, (B, N, R, T, ...)."""
+    def merge_choices(self, attended: Attended) -> Attended:
+        """Merge the restored results of the R selections of each query, (B, N, R T, ..) to (B, N, T, ..)."""
         log_sum_exp = cast(Tensor, attended.log_sum_exp)
-        parts = attended._replace(log_sum_exp=ops.where(self._found, log_sum_exp, lowest(log_sum_exp.dtype)))
+        sums = ops.where(self._found, log_sum_exp, lowest(log_sum_exp.dtype))
         sizes = *self._sizes[:2], self._num_choices, self._query_length
-        return Attended(*(None if x is None else ops.reshape(x, (*sizes, *shape(x)[3:])) for x in parts))
+        sums = ops.reshape(sums, sizes)
+        total = ops.logsumexp(sums, axis=2)
+        shares = ops.exp(sums - total[:, :, None])[..., None]
+
+        def merge(x):
+            return ops.sum(ops.reshape(x, (*sizes, shape(x)[-1])) * ops.cast(shares, x.dtype), axis=2)
+
+        weights = None if attended.weights is None else merge(attended.weights)
+        return Attended(merge(attended.output), weights, total)
 
 
-class OwnAndSelected(Arrangement):
-    """The query's block and its selected blocks in one softmax, merged by log-sum-exp."""
+class OneSoftmax(Arrangement):
+    """Different keys of the same queries in one softmax.
+
+    Args:
+        parts: the arrangements.
+    """
 
     shares_softmax = True
 
-    def __init__(self, own: OwnBlocks, selected: SelectedTiles) -> None:
-        self.parts, self._selected = (own, selected), selected
+    def __init__(self, *parts: Arrangement) -> None:
+        self.parts = parts
 
     def combine(self, results: Sequence[Attended]) -> Attended:
-        own, selected = results[0], self._selected.split_choices(results[1])
-        first = ops.expand_dims(own.log_sum_exp, axis=2)
-        sums = ops.concatenate([first, selected.log_sum_exp], axis=2)  # (B, N, 1 + R, T)
-        own_weight, selected_weights = ops.split(ops.softmax(sums, axis=2)[..., None], [1], axis=2)
-
-        def merge(x, parts):
-            if x is None:
-                return None
-            weighted = parts * ops.cast(selected_weights, x.dtype)
-            return x * ops.cast(own_weight[:, :, 0], x.dtype) + ops.sum(weighted, axis=2)
-
-        return Attended(
-            merge(own.output, selected.output), merge(own.weights, selected.weights), ops.logsumexp(sums, axis=2)
+        return combine_attended(
+            [
+                part.merge_choices(each) if isinstance(part, SelectedTiles) else each
+                for part, each in zip(self.parts, results, strict=True)
+            ]
         )
 
 

@@ -1,6 +1,7 @@
 """Strided and dilated attention: keys at multiples of the stride from the query."""
 
 import dataclasses
+from typing import Any
 
 import keras
 from keras import ops
@@ -276,7 +277,7 @@ class PhaseRings(CachePolicy):
         _, rows = self._sizes(num_slots)
         return token.position % self.stride * rows + token.position // self.stride % rows, None
 
-    def buckets(self, query: TokenInfo, num_slots: Size) -> Buckets | None:
+    def buckets(self, query: TokenInfo, num_slots: Size, selection: Any = None) -> Buckets | None:
         if self.stride == 1:
             return None  # copying the whole cache takes longer than attending to it
-        return Buckets([query.position % self.stride], self._sizes(num_slots)[1])
+        return Buckets((query.position % self.stride)[..., None], self._sizes(num_slots)[1])

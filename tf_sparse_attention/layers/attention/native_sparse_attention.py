@@ -193,7 +193,7 @@ class NativeSparseAttention(AttentionLayer):
 
     def _attend_compressed(
         self, heads: ProjectedHeads, masks: TokenMasks, training: bool = False
-    ) -> tuple[Attended, list[Tensor]]:
+    ) -> tuple[Attended, Tensor | None]:
         """Attend to compressed blocks, and select blocks by their weights."""
         projected = _Heads(*heads)
         key, value = projected.compressed_key, projected.compressed_value

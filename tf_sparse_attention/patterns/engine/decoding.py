@@ -175,7 +175,7 @@ class CachedTiles(CachedArrangement, SelectedTiles):
 
     Args:
         leaf: the `Leaf` that the slots belong to.
-        buckets: the `Buckets` of the queries, int32 (B, N, q) each.
+        buckets: the `Buckets` of the queries, int32 (B, N, q, R).
         features: the `TokenFeatures` of the leaf, (B, n, q) and (B, m, S).
         positions: int32 (B, q), the position of each query.
         slot_positions: int32 (B, 1 or m, S), the position in each slot, `EMPTY` in empty slots.
@@ -303,7 +303,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
     policy, positions, features = cache_policy(leaf), tokens.positions, _query_features(leaf, inputs.selections)
     extra = policy.extra_slots(entry)
     own = features[leaf.index]
-    buckets = policy.buckets(TokenInfo(positions[:, None], own), num_slots)
+    buckets = policy.buckets(TokenInfo(positions[:, None], own), num_slots, inputs.selections[leaf.index])
     options = inputs.options._replace(hide_self=None) if leaf.reads_successors else inputs.options
 
     def attend(arrangement, queries, key, value, known):
@@ -319,18 +319,14 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         if extra is not None:
             entry = {**entry, **{name: _with_extra(entry[name], extra) for name in _columns(leaf, entry, selectors)}}
         known = _slot_features(leaf, features, selectors, lambda name: entry[name])
-        group_size = num_heads // key_heads if policy.shares_reads or buckets.indices[0].shape[1] == 1 else 1
-        indices = [ops.broadcast_to(x, (batch, num_heads, length)) for x in buckets.indices]
+        group_size = num_heads // key_heads if policy.shares_reads or buckets.indices.shape[1] == 1 else 1
+        indices = ops.broadcast_to(buckets.indices, (batch, num_heads, length, buckets.indices.shape[-1]))
         slot_positions = entry["position"] + EMPTY
         tiles = CachedTiles(
             leaf, buckets._replace(indices=indices), known[leaf.index], positions, slot_positions, group_size
         )
         key, value = (dequantize_rows(entry[name], entry.get(f"{name}_scale"), inputs.query.dtype) for name in ROWS)
-        attended = tiles.split_choices(attend(tiles, inputs.query, key, value, known))
-        sums = cast(Tensor, attended.log_sum_exp)
-        return parts + [
-            Attended(attended.output[:, :, choice], log_sum_exp=sums[:, :, choice]) for choice in range(len(indices))
-        ]
+        return [*parts, tiles.merge_choices(attend(tiles, inputs.query, key, value, known))]
     # New query i attends to no key of a ring if i >= `num_slots`.
     visible = length
     if buckets is None and policy.spare(num_slots) is not None and are_known(length, num_slots):
@@ -399,11 +395,11 @@ def _read(
         positions = take("position") + EMPTY
         exists = positions > EMPTY
     else:
-        number = ops.stack(buckets.indices, axis=-1)[..., None]  # (B, 1 or n, q, choices, 1)
+        number = buckets.indices[..., None]  # (B, 1 or n, q, R, 1)
         if is_shared:
             number = take_key_heads(number, entry["key"].shape[1])
         at = number * buckets.size + ops.arange(buckets.size, dtype="int32")
-        merged = (*shape(at)[:3], len(buckets.indices) * buckets.size)
+        merged = (*shape(at)[:3], number.shape[3] * buckets.size)
         at = found = ops.reshape(at, merged)
         if extra is not None:
             num_slots = shape(entry["key"])[2]
