@@ -7,7 +7,7 @@ from tf_sparse_attention.ops.gather import take_numbers, take_rows
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Tensor
 
-NUM_SQUARINGS = 4  # of the products of keys, whose 16th power then gives the principal direction
+NUM_SQUARINGS = 4  # of the matrix of products: 16 steps of the power method
 
 
 def bisect_keys(keys: Tensor, cluster_size: int) -> Tensor:
@@ -15,7 +15,7 @@ def bisect_keys(keys: Tensor, cluster_size: int) -> Tensor:
 
     Recursive bisection: the keys of a part are sorted by their projection onto the first principal direction and cut in
     half, until a part has `cluster_size` keys. A short power method finds the direction. Among equal projections, the
-    earlier key comes first. Cost O(g H log(g / c)) per segment. No gradient.
+    earlier key comes first. Cost O(g H min(g, H) log(g / c)) per segment. No gradient.
 
     Args:
         keys: (..., g, H), segments of g keys. g must be c times a power of two.
