@@ -324,10 +324,10 @@ class MaskedBlocks(OneGroup):
         return ops.expand_dims(slice_axis(x, axis, 0, self._run[1]), axis - 1)
 
     def query_positions(self) -> Tensor:
-        return np.arange(*self._run)[None]
+        return np.arange(*self._run, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
-        return np.arange(self._run[1])[None]
+        return np.arange(self._run[1], dtype="int32")[None]
 
     def causal_mask(self) -> np.ndarray:
         return np.arange(*self._run)[:, None] >= np.arange(self._run[1])
