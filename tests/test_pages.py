@@ -5,6 +5,7 @@ import re
 import pytest
 
 import tf_sparse_attention as tsa
+from tests.convert import gguf_files
 from tests.pages import DOCS, PAGES, ROOT, api_entries, blocks, broken_links, commands, flags_of, name_of, public_names
 from tf_sparse_attention.trainers.configs import base
 
@@ -13,6 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`sequence_length` should be at least:UserWarning"),  # lengths are tiny here
 ]
 
+GGUF = {'"SmolLM2-135M-Instruct.Q4_1.gguf"': 'FOLDER / "llama.gguf"'}
 README = ROOT / "README.md"
 TEXTS = {name_of(page): page.read_text(encoding="utf-8") for page in PAGES}
 # Pages whose Python is run, or compared with what it makes, by tests of their own.
@@ -25,7 +27,8 @@ WITH_PYTHON = [name for name, text in TEXTS.items() if blocks(text, "python") an
 # Smaller numbers where the page's own would take minutes; each must occur on its page.
 LAYER = {"keras.Input((None, 512))": "keras.Input((None, 32))"}
 SMALLER = {
-    "README.md": {**LAYER, "num_layers=4, hidden_dim=128": "num_layers=1, hidden_dim=16"},
+    "README.md": {**LAYER, **GGUF, "num_layers=4, hidden_dim=128": "num_layers=1, hidden_dim=16"},
+    "docs/pretrained.md": GGUF,
     "docs/start.md": {**LAYER, "(None, None, 512)": "(None, None, 32)"},
     "docs/decoding.md": {
         "Backbone(258, 4, 128,": "Backbone(258, 1, 16,",
@@ -52,6 +55,9 @@ def test_the_python_of_a_page_runs(name, tmp_path):
     for long, short in SMALLER.get(name, {}).items():
         assert long in text
         text = text.replace(long, short)
+    if ".gguf" in text:
+        tensors = gguf_files.tensors_of("llama", gguf_files.make_backbone("llama"))
+        gguf_files.write_file(tmp_path / "llama.gguf", "llama", tensors)
     names = {"FOLDER": tmp_path}
     for block in blocks(text, "python"):
         exec(block, names)  # the page is the repository's own
