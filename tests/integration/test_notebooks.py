@@ -35,8 +35,10 @@ TINY = {
         **{"PRESET": "qwen3_0.6b_en", "LENGTH": 32, "BATCH_SIZE": 2, "BLOCK_SIZE": 4, "NUM_BLOCKS": 2},
         **{"TRAIN_STEPS": 2, "STEPS": 2, "MAX_LENGTH": 40},
     },
+    "11_pretrained_model_made_sparse": {"PACKAGE": None, "KEYS": 32, "TOKENS": 40, "MAX_LENGTH": 12},
 }
-WITH_STAND_IN = ("3_dense_model_made_sparse", "4_published_checkpoint")  # for what has to be downloaded
+# For what has to be downloaded.
+WITH_STAND_IN = ("3_dense_model_made_sparse", "4_published_checkpoint", "11_pretrained_model_made_sparse")
 # What the programs of a TPU are: of one backend alone, which the runtime has already.
 ALONE = {"8_train_on_tpu": "jax", "9_train_on_tpu_with_tpustrategy": "tensorflow"}
 DEFAULT = {("1_sparse_attention_in_keras", "tensorflow"), ("8_train_on_tpu", "jax")}
