@@ -3,7 +3,7 @@
 python -m benchmarks.pretrained FILE.gguf [--texts FILE ...] [--tokens 4096] [--keys 512] [--patterns dense clusters ..]
     [--needles 0 1] [--new_tokens 100]
 
-Loads a decoder from a GGUF file, and replaces all its attention by one pattern; layers that have a window of their own
+Loads a decoder from a GGUF file, and replaces all its attention by one pattern. Layers that have a window
 keep it. Prints JSON lines, and appends them to `--output`. Columns:
 
 - "loss": of consecutive tokens of each text, in nats per token; "last_quarter": of the last quarter of positions, where
@@ -171,7 +171,7 @@ def main():
     parser.add_argument("--patterns", nargs="+", choices=patterns(512), default=list(patterns(512)), help="their names")
     parser.add_argument("--needles", nargs="*", type=int, default=[], help="seeds of needles")
     parser.add_argument("--new_tokens", type=int, default=0, help="number of tokens to generate")
-    parser.add_argument("--output", type=pathlib.Path, help="file to which the JSON lines are appended")
+    parser.add_argument("--output", type=pathlib.Path, help="file that gets the JSON lines too")
     options = parser.parse_args()
     model, dense_ids = tsa.convert.from_gguf(options.model), {}
     for name in options.patterns:

@@ -42,7 +42,7 @@ class Arrangement:
             Kernels compute this band. None: the arrangement has no kernel order.
         groups: int32 (B, N, T), the group that the pattern assigns to each token (cluster or bucket), in kernel order.
             Queries attend only within this group. None: the pattern assigns no groups, or there is no kernel order.
-        members: arrangement of the keys that key slots stand for, equally many consecutive ones per slot, with the same
+        members: arrangement of the keys that key slots represent, equally many consecutive ones per slot, with the same
             queries. A slot then counts once per member that a query may attend to, and masks, except `pair_mask`,
             apply to members. None: each slot is one key.
         slot_positions: hashable function that maps indices in kernel order (int arrays) to positions. None: indices are

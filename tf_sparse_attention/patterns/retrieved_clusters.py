@@ -1,4 +1,4 @@
-"""Retrieved clusters: keys of complete segments in small balanced clusters, of which each query reads the best."""
+"""Retrieved clusters: small balanced clusters of earlier keys. Each query reads those that fit it best."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ KEY = "tokenizer.ggml."
 FILE = "tokenizer.json"
 CONTROL, USER_DEFINED = 3, 4  # types of tokens that the text is split at
 SPACE = "\u2581"
-# What llama.cpp's names of pre-tokenizers stand for.
+# Meaning of llama.cpp's names of pre-tokenizers.
 LLAMA3_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
 LLAMA3_WORDS += r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2_WORDS = LLAMA3_WORDS.replace("{1,3}", "")
