@@ -440,7 +440,7 @@ class ClusterSelector(Selector):
         size = self._pattern.cluster_size
         query, means = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key")
         position = tokens.positions[:, None, :, None]
-        scores = _products(query, state["run_sum"] / size)
+        scores = _products(query, state["run_sum"]) / size
         if means is not None:
             scores, of_clusters = _to_equal_length(scores, _products(query, means))
             run = ops.arange(shape(scores)[-1], dtype="int32")
