@@ -16,13 +16,14 @@ from keras import ops
 
 from tf_sparse_attention.atomic_files import atomic_file
 from tf_sparse_attention.layers.attention.swapped_attention import (
+    CALL_STYLES,
     CallMask,
     Prompt,
     SwappedAttention,
     caches_in_use,
     using_caches,
 )
-from tf_sparse_attention.layers.parts.projections import get_attribute, input_sizes
+from tf_sparse_attention.layers.parts.projections import get_attribute, input_size
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Size, Tensor
 
@@ -168,7 +169,12 @@ def restore_class_names(preset: str | pathlib.Path) -> None:
 
 
 # Methods of KerasHub decoders that create masks of all pairs of positions.
-MASK_METHODS = ("_compute_self_attention_mask", "_compute_attention_mask")
+MASK_METHODS = (
+    "_compute_self_attention_mask",
+    "_compute_attention_mask",
+    "_make_self_attention_mask",
+    "_make_attention_mask",  # of an encoder
+)
 OMITTED = "_omitted_arguments"  # attribute for the names from `note_omitted_arguments`
 PADDING_MASKS = ("decoder_padding_mask", "padding_mask")
 
@@ -291,21 +297,37 @@ def swap(site: LayerSite, swapped: SwappedAttention) -> None:
         site: `LayerSite` of a dense attention.
         swapped: the new layer; built if needed.
     """
-    sizes = input_sizes(site.layer)
-    with scope_around(site.layer):
-        if not swapped.attention.built:
-            swapped.attention.build(*((None, None, size) for size in sizes))
-        if not swapped.built:
-            swapped.build((None, None, sizes[0]))
+    if not swapped.built:
+        with scope_around(site.layer):
+            swapped.build((None, None, input_size(site.layer)))
     site.replace(swapped)
+    is_bidirectional = get_attribute(site.layer, "use_bidirectional_attention", False)
+    window = site.layer.sliding_window_size if is_bidirectional and site.layer.use_sliding_window_attention else None
     for name in MASK_METHODS:
         if hasattr(site.parent, name):
             signature = inspect.signature(getattr(type(site.parent), name))
-            setattr(site.parent, name, functools.partial(_mask_parts, signature))
+            causal = not is_bidirectional and name != "_make_attention_mask"
+            setattr(site.parent, name, functools.partial(_mask_parts, signature, causal, window))
+    experts = getattr(site.parent, "mlp", None)
+    if isinstance(experts, keras.layers.Layer) and "attention_mask" in inspect.signature(experts.call).parameters:
+        vars(experts)["call"] = functools.partial(_call_without_mask, experts.call)
 
 
-def _mask_parts(signature, *args, **kwargs):
-    """Return the mask arguments of a mask method of a decoder as a `CallMask`."""
+def _call_without_mask(call, *args, **kwargs):
+    """Call experts without an attention mask, of which they need only which tokens attend to something: all do."""
+    return call(*args, **{**kwargs, "attention_mask": None})
+
+
+def _mask_parts(signature, causal, window, *args, **kwargs):
+    """Return the mask arguments of a mask method of a decoder as a `CallMask`.
+
+    Args:
+        signature: signature of the method.
+        causal: whether the method masks later positions.
+        window: number of positions that queries see both ways, or None.
+        *args: arguments of the method.
+        **kwargs: arguments of the method.
+    """
     arguments = signature.bind(None, *args, **kwargs).arguments
     if arguments.get("vision_mask") is not None:
         raise ValueError(
@@ -316,7 +338,13 @@ def _mask_parts(signature, *args, **kwargs):
     padding_mask = next((arguments[name] for name in PADDING_MASKS if arguments.get(name) is not None), None)
     if padding_mask is None:
         padding_mask = getattr(sequence, "_keras_mask", None)
-    return CallMask(padding_mask, arguments.get("decoder_attention_mask"), arguments.get("use_causal_mask", True))
+    attention_mask = arguments.get("decoder_attention_mask")
+    if window is not None:
+        distance = ops.arange(shape(sequence)[1])
+        distance = distance - distance[:, None]
+        after = window // 2
+        attention_mask = ops.logical_and(distance <= after, distance > after - window)
+    return CallMask(padding_mask, attention_mask, arguments.get("use_causal_mask", causal))
 
 
 # Methods of generating models, with the same arguments and results in all KerasHub decoders.
@@ -351,7 +379,7 @@ class SwappedGeneration:
         if not prompt.fits or len(used.called) > len(set(used.called)):
             return super()._build_cache(token_ids, *args, **kwargs)  # type: ignore[misc]
         if len(used.called) < len(layers):  # the other layers are in encoders
-            model_cache = _placeholder_cache(model_cache, len(used.called))
+            model_cache = _placeholder_cache(self, model_cache, len(used.called))
         return hidden_states, {"model": model_cache, "layers": [used.caches[id(layer)] for layer in layers]}
 
     def call_with_cache(
@@ -363,8 +391,8 @@ class SwappedGeneration:
             in_use = caches_in_use(layers[0]) if layers else None
             if in_use is not None:
                 if in_use.prompt is not None:
-                    in_use.prompt.max_length = _max_length(cache)
-                cache = _placeholder_cache(cache, len(layers))
+                    in_use.prompt.max_length = _max_length(self, cache)
+                cache = _placeholder_cache(self, cache, len(layers))
             return call(token_ids, cache, cache_update_index, *args, **kwargs)
         with using_caches(layers, cache["layers"]) as used:
             logits, hidden_states, model_cache = call(token_ids, cache["model"], cache_update_index, *args, **kwargs)
@@ -388,23 +416,33 @@ def prompt_length_scope(length: Size) -> Iterator[None]:
 
 def _attention_layers(model):
     """Return the attention layers that replaced dense attention, without duplicates."""
-    attentions = (layer.attention for layer in model._flatten_layers() if isinstance(layer, SwappedAttention))
-    return list({id(layer): layer for layer in attentions}.values())
+    return list({id(layer.attention): layer.attention for layer in _swapped_layers(model)}.values())
 
 
-def _max_length(cache):
-    """Return the length of a KerasHub cache: one tensor for all layers, or a pair per layer."""
-    return shape(cache[0][0])[1] if isinstance(cache, tuple) else shape(cache)[3]
+def _swapped_layers(model):
+    return [layer for layer in model._flatten_layers() if isinstance(layer, SwappedAttention)]
 
 
-def _placeholder_cache(cache, num_layers):
-    """Return a small placeholder for a KerasHub cache that replaced layers ignore: one number per row.
+def _max_length(model, cache):
+    """Return the length of a KerasHub cache: one tensor, a pair per layer, or one tensor and further states."""
+    if isinstance(cache, tuple):
+        return shape(cache[0][0])[1] if isinstance(cache[0], tuple) else shape(cache[0])[3]
+    styles = [CALL_STYLES[layer.call_style] for layer in _swapped_layers(model)]
+    return shape(cache)[4 if any(style.has_heads_first for style in styles) else 3]
+
+
+def _placeholder_cache(model, cache, num_layers):
+    """Return a small placeholder for a KerasHub cache that replaced layers ignore: one number per row and layer.
 
     If the model also has dense attention, return the cache itself.
     """
+    if isinstance(cache, tuple) and not isinstance(cache[0], tuple):  # and the states of layers with linear attention
+        layers = getattr(model.backbone, "transformer_layers", ())
+        num_others = sum(getattr(layer, "layer_type", None) == "linear_attention" for layer in layers)
+        return _placeholder_cache(model, cache[0], num_layers + num_others), *cache[1:]
     is_tuple = isinstance(cache, tuple)  # a pair of keys and values per layer
     if (len(cache) if is_tuple else cache.shape[1]) != num_layers:
         return cache
     if is_tuple:
-        return tuple((key[:, :1, 0, 0], value[:, :1, 0, 0]) for key, value in cache)
-    return cache[:, :, 0, 0, 0, 0][..., None]
+        return tuple((key[:, :1, :1, :1], value[:, :1, :1, :1]) for key, value in cache)
+    return cache[:, :, :1, :1, :1, :1]

@@ -27,11 +27,13 @@ class RotarySettings:
       by 0.1 ln(s) + 1 (Peng et al. 2023).
     - "llama3": f_c / s for pairs with less than `low_freq_factor` rotations, f_c for pairs with more than
       `high_freq_factor`, and an interpolation by the number of rotations between (Llama 3.1).
+    - "longrope": f_c / `factors`[c]. With s > 1, rotated vectors are multiplied by
+      sqrt(1 + ln(s) / ln(`original_max_position_embeddings`)) (LongRoPE, Ding et al. 2024; "su" in Phi 3).
 
     Args:
         max_wavelength: base of the frequencies. Default 10000.
         scaling_factor: s. Default 1.
-        type: "linear", "dynamic", "yarn" or "llama3". Default "linear".
+        type: "linear", "dynamic", "yarn", "llama3" or "longrope". Default "linear".
         dim: number of rotated channels, the first ones of a head, even. None: all.
         denominator_dim: replaces dim in the exponent of f_c. None: dim.
         beta_fast: rotations, see "yarn". Default 32.
@@ -40,6 +42,7 @@ class RotarySettings:
         low_freq_factor: rotations, see "llama3", less than `high_freq_factor`. Default 1.
         high_freq_factor: rotations, see "llama3". Default 4.
         original_max_position_embeddings: training length of the model, in positions. Default 4096.
+        factors: one divisor per pair of channels, see "longrope". None for other types.
     """
 
     max_wavelength: float = 10000.0
@@ -53,16 +56,21 @@ class RotarySettings:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 4096
+    factors: tuple[float, ...] | None = None
 
     @property
     def amplitude(self) -> float:
         """The factor of rotated vectors."""
+        if self.type == "longrope" and self.scaling_factor > 1:
+            return math.sqrt(1 + math.log(self.scaling_factor) / math.log(self.original_max_position_embeddings))
         return 0.1 * math.log(self.scaling_factor) + 1 if self.type == "yarn" else 1.0
 
     def frequencies(self, size: int) -> np.ndarray:
         """Return the radians per position of each pair of `size` channels, float64 (size / 2,)."""
         denominator = size if self.denominator_dim is None else self.denominator_dim
         plain = self.max_wavelength ** (-np.arange(0, size, 2) / denominator)
+        if self.factors is not None:
+            return plain / np.asarray(self.factors)
         if self.type == "dynamic":
             return plain / self.scaling_factor ** (size / max(1, size - 2))
         scaled = plain / self.scaling_factor
@@ -312,10 +320,12 @@ class Alibi(NoPosition):
 
     Args:
         num_heads: N.
+        slopes: slope of each head. None: `alibi_slopes(num_heads)`.
         heads: indices of the heads of the queries. None: all.
     """
 
     num_heads: int
+    slopes: tuple[float, ...] | None = None
     heads: tuple[int, ...] | None = None
 
     name = "alibi"
@@ -326,7 +336,7 @@ class Alibi(NoPosition):
         return dataclasses.replace(self, heads=tuple(indices[heads]))
 
     def score_bias(self, query: Tensor, distances: Distances) -> Tensor:
-        slopes = alibi_slopes(self.num_heads)
+        slopes = alibi_slopes(self.num_heads) if self.slopes is None else np.asarray(self.slopes, "float32")
         slopes = (slopes if self.heads is None else slopes[list(self.heads)])[:, None, None, None]
         if distances.tokens is None and distances.offsets is not None:
             # The product is computed at run time: as a constant it would be N times as large.
@@ -341,13 +351,14 @@ def make_position(
     key_table: Tensor | None = None,
     value_table: Tensor | None = None,
     rotary: RotarySettings = PLAIN,
+    slopes: tuple[float, ...] | None = None,
 ) -> NoPosition:
     """Return the encoding for the `position` argument of a layer: None, "relative", "rotary" or "alibi"."""
     if kind == "relative":
         return Relative(key_table, value_table)
     if kind == "rotary":
         return Rotary(rotary)
-    return Alibi(num_heads) if kind == "alibi" else NoPosition()
+    return Alibi(num_heads, slopes) if kind == "alibi" else NoPosition()
 
 
 def rotate_query_and_key(

@@ -1,4 +1,4 @@
-"""Inspection of the dense layer to replace: Keras's multi-head attention, or the attention of a KerasHub decoder."""
+"""Inspection of the dense layer to replace: Keras's multi-head attention, or an attention class of KerasHub."""
 
 import inspect
 from typing import Any, TypeAlias
@@ -6,12 +6,7 @@ from typing import Any, TypeAlias
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.convert.swap.decoders import (
-    decoder_arguments,
-    decoder_unsupported_reason,
-    decoder_window,
-    is_decoder_attention,
-)
+from tf_sparse_attention.convert.swap.families import family_arguments, family_of, family_unsupported_reason
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
@@ -34,7 +29,7 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
 
     Args:
         attention: a `keras.layers.MultiHeadAttention` or `keras.layers.GroupQueryAttention`, or the built attention of
-            a KerasHub decoder: Llama, Llama 3, Mistral, Mixtral, Gemma 1 to 3, Qwen 2 and 3, Phi 3, gpt-oss.
+            a KerasHub model with a class of its own, see `docs/converting.md`.
         window: positions that the new layer sees on each side, including the query itself. If None, the result has no
             `window`; `replace_attention` still applies the attention's `sliding_window`. Default: None.
 
@@ -42,11 +37,11 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
         Dictionary with `name`, `dtype`, `num_heads`, `key_dim`, `dropout`, `use_bias`, `kernel_initializer` and, for
         grouped-query attention, `num_key_value_heads`. If `window` is given, the dictionary has `window`, limited to
         the attention's `sliding_window`. Keras's layers add `value_dim`, `output_shape`, `seed`, the other
-        initializers, regularizers, constraints and, if enabled, `use_gate`. Decoders add `position`, the `rotary_*`
-        arguments, `use_output_bias`, `attention_scale`, `logit_soft_cap`, `use_sink` and `use_query_key_norm`.
+        initializers, regularizers, constraints and, if enabled, `use_gate`. Classes of KerasHub add `position`, its
+        settings, `use_output_bias`, `attention_scale`, `logit_soft_cap`, `use_sink`, `use_query_key_norm` and others.
 
     Raises:
-        ValueError: If `attention` is not one of these layers, is a decoder's attention that is not built, or `window`
+        ValueError: If `attention` is not one of these layers, is a KerasHub attention that is not built, or `window`
             is not a positive integer.
 
     Example:
@@ -60,9 +55,9 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
     if not is_dense_attention(attention):
         raise ValueError(
             "`attention` must be a `keras.layers.MultiHeadAttention`, a `keras.layers.GroupQueryAttention`, or the "
-            f"attention of a supported KerasHub decoder. Received: attention={attention!r}."
+            f"attention of a supported KerasHub model. Received: attention={attention!r}."
         )
-    arguments = decoder_arguments(attention) if is_decoder_attention(attention) else _shared_config(attention)
+    arguments = family_arguments(attention) if family_of(attention) else _shared_config(attention)
     checks.check_optional_count("window", window)
     if window is not None:
         arguments["window"] = min(window, sliding_window_of(attention) or window)
@@ -84,14 +79,20 @@ def is_keras_attention(layer: keras.layers.Layer) -> bool:
 
 def is_dense_attention(layer: keras.layers.Layer) -> bool:
     """Return whether a layer is of a class that can be replaced, including subclasses with another computation."""
-    return is_keras_attention(layer) or is_decoder_attention(layer)
+    return is_keras_attention(layer) or family_of(layer) is not None
 
 
-def sliding_window_of(attention: keras.layers.Layer) -> int | None:
-    """Return the sliding window of a dense attention, including the query like `window`, or None."""
-    if is_decoder_attention(attention):
-        return decoder_window(attention)
-    return attention.get_config().get("sliding_window")
+def sliding_window_of(attention: keras.layers.Layer, block: keras.layers.Layer | None = None) -> int | None:
+    """Return the sliding window of a dense attention, including the query like `window`, or None.
+
+    Args:
+        attention: the dense attention.
+        block: the layer that contains it. None: without a window that the block applies.
+    """
+    family = family_of(attention)
+    if family is None:
+        return attention.get_config().get("sliding_window")
+    return family.window(attention) or (None if block is None else family.block_window(block))
 
 
 def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str]]:
@@ -154,12 +155,12 @@ def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
 def unsupported_reason(layer: keras.layers.Layer) -> str | None:
     """Return why an attention layer cannot be replaced by a sparse layer; None if it can."""
     name = type(layer).__name__
-    if is_decoder_attention(layer):
-        return decoder_unsupported_reason(layer)
+    if family_of(layer):
+        return family_unsupported_reason(layer)
     if isinstance(layer, SwappedAttention):
         return "it is already sparse: pass the dense model"
     if not is_keras_attention(layer):
-        return f"{name} is neither a keras.layers.MultiHeadAttention nor the attention of a supported decoder"
+        return f"{name} is neither a keras.layers.MultiHeadAttention nor of a supported class of KerasHub"
     parts = [part for part in type(layer).__mro__ if issubclass(part, KERAS_CLASSES) and part not in KERAS_CLASSES]
     overridden = COMPUTING_METHODS & {name for part in parts for name in vars(part)}
     if overridden - {"call"} or (overridden and not has_cache(layer)):

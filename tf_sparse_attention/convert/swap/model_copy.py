@@ -192,8 +192,25 @@ def copy_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
     for path, layer in originals.items():
         if path in copies:
             _copy_own_state(layer, copies[path])
+            _copy_constants(layer, copies[path])
         elif layer.weights:  # preprocessing layers created by the first call have no weights
             raise ValueError(f"`model` must be reconstructible from its config; the copy has no {layer.name}.")
+
+
+def _copy_constants(old, new):
+    """Copy the tensors among the arguments of a functional model's operations, which are not weights.
+
+    The logits of KerasHub's `Gemma3nCausalLM` are a product with the token embeddings that its constructor found.
+    """
+    if not isinstance(old, keras.Function):
+        return
+    for theirs, own in zip(old.operations, new.operations, strict=True):
+        for old_node, new_node in zip(theirs._inbound_nodes, own._inbound_nodes, strict=False):
+            old_arguments, new_arguments = old_node.arguments, new_node.arguments
+            if any(map(keras.ops.is_tensor, keras.tree.flatten(old_arguments.args))):
+                new_arguments.args = keras.tree.map_structure(
+                    lambda x, y: x if keras.ops.is_tensor(x) else y, old_arguments.args, new_arguments.args
+                )
 
 
 def _weight_differences(originals, copies):

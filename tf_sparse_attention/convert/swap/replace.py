@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import keras
 
-from tf_sparse_attention.convert.swap.decoders import quantized_reason
 from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
+from tf_sparse_attention.convert.swap.families import quantized_reason
 from tf_sparse_attention.convert.swap.model_copy import is_plain_graph
 from tf_sparse_attention.convert.swap.replacement import Replacement
 from tf_sparse_attention.convert.swap.symbolic_calls import SymbolicCalls

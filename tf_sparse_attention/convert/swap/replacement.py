@@ -5,12 +5,6 @@ from typing import TypeAlias
 
 import keras
 
-from tf_sparse_attention.convert.swap.decoders import (
-    block_reason,
-    copy_head_parts,
-    ignores_window,
-    is_decoder_attention,
-)
 from tf_sparse_attention.convert.swap.dense_attention import (
     is_dense_attention,
     is_keras_attention,
@@ -19,6 +13,13 @@ from tf_sparse_attention.convert.swap.dense_attention import (
     looks_like_attention,
     sliding_window_of,
     unsupported_reason,
+)
+from tf_sparse_attention.convert.swap.families import (
+    block_reason,
+    copy_head_parts,
+    family_of,
+    keras_form,
+    key_value_sources,
 )
 from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, is_plain_graph, rebuild_model
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
@@ -77,8 +78,16 @@ class Replacement:
             return rebuild_model(model)
         return _GraphCopy(self, model, path).make()
 
-    def make_sparse_layer(self, path: str, dense: keras.layers.Layer) -> keras.layers.Layer | None:
-        """Return and record a new layer with the weights of a dense layer; None if the dense layer is kept."""
+    def make_sparse_layer(
+        self, path: str, dense: keras.layers.Layer, block: keras.layers.Layer | None = None
+    ) -> keras.layers.Layer | None:
+        """Return and record a new layer with the weights of a dense layer; None if the dense layer is kept.
+
+        Args:
+            path: path of the dense layer in the model.
+            dense: the dense layer.
+            block: the layer that contains it, or None for a node of a graph.
+        """
         reason = unsupported_reason(dense)
         layer = None if reason else self.make_layer(dense)
         if layer is None:
@@ -93,30 +102,33 @@ class Replacement:
             raise ValueError(
                 f"`make_layer` must return an attention layer of this library or None. Received: {layer!r} for {path}."
             )
-        if (self.causal or is_decoder_attention(dense)) and not can_be_causal(layer):
+        family = family_of(dense)
+        causal = self.causal or (family is not None and family.causal(dense, block))
+        if causal and not can_be_causal(layer):
             raise ValueError(_not_causal(path, layer))
         remarks: list[str] = []
-        window = sliding_window_of(dense) if self.keep_windows else None
+        window = sliding_window_of(dense, block) if self.keep_windows else None
         if window is not None:
             layer, remarks = limit_window(layer, window)
-            if ignores_window(dense):
-                backend = keras.backend.backend()
+            backend = keras.backend.backend()
+            if family is not None and family.window_backend not in (None, backend):
                 remarks.append(f"KerasHub ignores this window on {backend}, so the dense model's results differ")
+        form = keras_form(dense)
         try:
             with scope_around(dense):
-                layer.copy_projections(dense)
+                layer.copy_projections(form)
         except ValueError as error:
             raise ValueError(
                 f"`make_layer` must return a layer that fits {path}: pass it `arguments_of(attention)`, "
                 f"and `share_qk=False` if the layer has this argument. {error}"
             ) from error
-        if is_decoder_attention(dense):
+        if family is not None:
             remarks += copy_head_parts(dense, layer)
         is_causal = layer.pattern is None or layer.pattern.causal_selection
-        if (self.causal or is_decoder_attention(dense)) and not is_causal:
+        if causal and not is_causal:
             remarks.append("its selection is not causal, so it decodes without its own cache")
         layer.trainable = dense.trainable
-        copy_trainable(dense, layer)
+        copy_trainable(form, layer)
         self.replaced[path] = type(dense).__name__, type(layer).__name__, *remarks
         return layer
 
@@ -129,12 +141,15 @@ class Replacement:
         """
         known = {**self.replaced, **self.skipped}
         sites = find_layer_sites(model)
+        read_by_others = key_value_sources(model)
         by_dense: Swapped = {}
         for site in sites:
             if site.path in known or not is_dense_attention(site.layer):
                 continue
             if site.attribute is None:
                 self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
+            elif id(site.layer) in read_by_others:
+                self.note_skipped(site.path, site.layer, "other layers read its keys and values")
             elif reason := _site_reason(site, crossings):
                 self.note_skipped(site.path, site.layer, reason)
             else:
@@ -146,9 +161,14 @@ class Replacement:
         """Replace the dense layer at one site; a shared dense layer gets the same replacement at all sites."""
         dense = site.layer
         if id(dense) not in by_dense:
-            layer = self.make_sparse_layer(site.path, dense)
+            layer, family = self.make_sparse_layer(site.path, dense, site.parent), family_of(dense)
             swapped = layer and SwappedAttention(
-                layer, self.causal, name=dense.name, dtype=dense.dtype_policy, trainable=dense.trainable
+                layer,
+                self.causal,
+                "keras" if family is None else family.call_style,
+                name=dense.name,
+                dtype=dense.dtype_policy,
+                trainable=dense.trainable,
             )
             by_dense[id(dense)] = swapped, self.replaced.get(site.path, ())
         swapped, summary = by_dense[id(dense)]
@@ -240,6 +260,6 @@ def _looks_like_cross_attention(site):
     """Return whether a dense attention inside another layer looks like cross-attention by its name or input sizes."""
     if "cross" in f"{site.attribute} {site.layer.name}".lower():
         return True
-    if unsupported_reason(site.layer):
+    if family_of(site.layer) or unsupported_reason(site.layer):
         return False
     return len(set(input_sizes(site.layer))) > 1

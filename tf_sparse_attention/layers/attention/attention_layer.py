@@ -111,12 +111,14 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             False.
         use_query_key_norm: whether queries and keys are RMS-normalized with a learned scale per channel, before rotary
             positions. Default False. `query_key_norm_epsilon`, default 1e-6, is added to the mean square.
+        use_value_norm: whether values are RMS-normalized, without a scale, as in Gemma 3n and 4. Default False.
+        alibi_slopes: slope of "alibi" per head, a sequence of N positive numbers. None: the published slopes.
         use_gate: whether the attention output of each head is multiplied by a sigmoid gate computed from the query, as
             in Keras (Qiu et al. 2025, arXiv 2505.06708). Default False.
         rotary_max_wavelength: base of the frequencies of "rotary", default 10000. `rotary_type` ("linear", "dynamic",
-            "yarn" or "llama3") and `rotary_scaling_factor` set the frequency scaling. `rotary_dim` is the number of
-            rotated channels per head. These and further "rotary_" arguments are the fields of
-            `ops.rotary.RotarySettings`.
+            "yarn", "llama3" or "longrope") and `rotary_scaling_factor` set the frequency scaling. `rotary_dim` is the
+            number of rotated channels per head. These and further "rotary_" arguments are the fields of
+            `ops.positions.RotarySettings`.
         **kwargs: `num_key_value_heads` and the arguments after it in this list; also `name`, `dtype` and `trainable`.
 
     Call arguments:
@@ -339,7 +341,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """
         value = query if value is None else value
         keys = None if self.share_qk else self.project_heads(self._key, value if key is None else key)
-        return self.project_heads(self._query, query), keys, projections.heads_of(self._value, value)
+        return self.project_heads(self._query, query), keys, self.project_values(self._value, value)
 
     def project_heads(self, projection: keras.layers.Layer, x: Tensor, norm: str | None = None) -> Tensor:
         """Project tokens to per-head queries or keys, and normalize them if `use_query_key_norm` is True.
@@ -355,6 +357,13 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         heads = projections.heads_of(projection, x)
         norm = norm or projection.name
         return self.head_norms[norm](heads) if norm in self.head_norms else heads
+
+    def project_values(self, projection: keras.layers.Layer, x: Tensor) -> Tensor:
+        """Project tokens (B, T, D) to values (B, M, T, Hv), and normalize them if `use_value_norm` is True."""
+        values, settings = projections.heads_of(projection, x), self.head_settings
+        if not settings.use_value_norm:
+            return values
+        return ops.rms_normalization(values, axis=-1, epsilon=settings.query_key_norm_epsilon)
 
     def attend(
         self,
@@ -425,7 +434,9 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
     def position_encoding(self) -> NoPosition:
         """The position encoding, an object of `ops.positions`."""
         tables = (self._relative_key, self._relative_value) if self.position == "relative" else (None, None)
-        return make_position(self.position, self.num_heads, *tables, self.head_settings.rotary)
+        return make_position(
+            self.position, self.num_heads, *tables, self.head_settings.rotary, self.head_settings.alibi_slopes
+        )
 
     def attention_options(self, training: bool = False) -> AttentionOptions:
         """Return the `AttentionOptions` of a call."""
@@ -732,7 +743,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         mask = merge(*masks)
         mask = None if mask is None else ops.broadcast_to(mask, shape(value)[:2])
         value, key = zero_padding(value, mask), zero_padding(key, mask)
-        key, value = self.project_heads(self._key, key), projections.heads_of(self._value, value)
+        key, value = self.project_heads(self._key, key), self.project_values(self._value, value)
         _, scaled = self.score_inputs(key, key)
         rotated = rotate_key(self.position_encoding, scaled)
         return cross_cache(head_plans(self), rotated, value, mask, self.selectors, key)

@@ -139,7 +139,7 @@ class GlobalLocalAttention(LocalAttention):
             self.project_heads(layer, query, norm)
             for layer, norm in zip(self._global[:2], ("query", "key"), strict=True)
         ]
-        return *heads, *own, projections.heads_of(self._global[2], query)
+        return *heads, *own, self.project_values(self._global[2], query)
 
     def add_extra_masks(self, masks: TokenMasks, query: Tensor, global_mask: Tensor | None = None) -> TokenMasks:
         counts, sizes = as_tensor(global_mask), shape(query)[:2]

@@ -153,7 +153,7 @@ class NativeSparseAttention(AttentionLayer):
         """
         heads = super().project(query, value, key)
         keys = [self.project_heads(projection, query, norm="key") for projection in self._keys]
-        values = [projections.heads_of(projection, query) for projection in self._values]
+        values = [self.project_values(projection, query) for projection in self._values]
         gates = ops.sigmoid(projections.heads_of(self._gates, query))
         return _Heads._make((*heads, gates, keys[0], values[0], keys[1], values[1]))
 

@@ -108,8 +108,9 @@ def using_caches(
 MISSING: Any = object()  # distinguishes a missing argument from None
 
 
-class CallMask(NamedTuple):
-    """The masks of a call, instead of one mask (B, T, S).
+@dataclasses.dataclass(frozen=True)
+class CallMask:
+    """The masks of a call, instead of one mask (B, T, S). Not a tuple: Keras would look for tensors in it.
 
     Attributes:
         padding_mask: bool (B, S), or None.
@@ -120,6 +121,39 @@ class CallMask(NamedTuple):
     padding_mask: Tensor | None = None
     attention_mask: Tensor | None = None
     causal: bool = False
+
+
+class CallStyle(NamedTuple):
+    """What distinguishes the call of an attention class from KerasHub's `CachedMultiHeadAttention`.
+
+    Attributes:
+        num_results: 2 if calls always return a pair with the cache, 3 if they return the output, the weights and the
+            cache.
+        has_heads_first: whether the cache is (B, 2, M, S, H).
+        masks_padding: whether an attention mask of rank 2 is a padding mask (B, S).
+    """
+
+    num_results: int = 1
+    has_heads_first: bool = False
+    masks_padding: bool = False
+
+
+CALL_STYLES = {
+    "keras": CallStyle(),
+    "pair": CallStyle(num_results=2),
+    "triple": CallStyle(num_results=3, has_heads_first=True),  # Gemma 3n
+    "padding": CallStyle(masks_padding=True),
+}
+# Other names of arguments, of KerasHub's attention classes.
+ALIASES = {
+    "hidden_states": "query",
+    "inputs": "query",
+    "self_attention_cache": "cache",
+    "self_attention_cache_update_index": "cache_update_index",
+    "position_ids": "positions",
+}
+# Each layer has its own cache and position encoding. SmolLM3 passes arguments of its constructor to its layers.
+IGNORED = ("cache_update_mask", "alibi", "name", "trainable", "dtype")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -138,10 +172,11 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
     Args:
         attention: an attention layer of this library.
         causal: whether to mask later positions in every call, regardless of `use_causal_mask`. Default False.
+        call_style: a key of `CALL_STYLES`, the call of the dense attention. Default "keras".
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        query: float (B, T, D). `hidden_states` is an alias, for decoders that use this name.
+        query: float (B, T, D). `hidden_states` and `inputs` are aliases, for models that use these names.
         value: None or `query`.
         key: None or `query`.
         key_mask: bool (B, S), False for masked keys.
@@ -150,7 +185,9 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         use_causal_mask: whether to mask later positions.
         cache: float (B, 2, S, M, H), the cache of earlier tokens, or None. A call with a cache is causal.
         cache_update_index: integer, the position of the first query. Required with `cache`.
-        cache_update_mask: ignored.
+        cache_update_mask: ignored, as `alibi`.
+        positions: int (B, T), or (B, C, T) with several channels, for models that give them. The output of rows in
+            which they are not 0, 1, 2, ... is NaN: the layer counts positions itself.
         return_attention_scores: whether to also return the weights (B, N, T, S). Must be False with a cache.
         training: whether to apply dropout and update state.
 
@@ -171,12 +208,20 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         True
     """
 
-    def __init__(self, attention: AttentionLayer | MixedAttention, causal: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        attention: AttentionLayer | MixedAttention,
+        causal: bool = False,
+        call_style: str = "keras",
+        **kwargs: Any,
+    ) -> None:
+        checks.check_choice("call_style", call_style, tuple(CALL_STYLES))
         checks.check_keywords(self, kwargs)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.attention = attention
         self.causal = causal
+        self.call_style = call_style
 
     def build(self, query_shape: Shape) -> None:
         if not self.attention.built:
@@ -188,22 +233,30 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         value: Tensor | None = None,
         key: Tensor | None = None,
         *,
-        hidden_states: Tensor | None = None,
         attention_mask: Tensor | CallMask | None = None,
-        cache_update_mask: Tensor | None = None,
+        shared_kv: None = None,
         **kwargs: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, ...]:
+        kwargs = {ALIASES.get(name, name): x for name, x in kwargs.items() if name not in IGNORED}
+        query = kwargs.pop("query", query)
         if query is MISSING:
-            if hidden_states is None:
-                raise TypeError(f"{self.name} must be called with 'query' or 'hidden_states'.")
-            query = hidden_states
+            raise TypeError(f"{self.name} must be called with 'query' or 'hidden_states'.")
+        if isinstance(value, CallMask):  # the second argument of Gemma 3n
+            value, attention_mask = None, value
+        if shared_kv is not None:
+            raise ValueError(f"`shared_kv` must be None: {self.name} has its own keys and values.")
         value, key = normalize_self_attention(query, value, key)
         if value is not None:
             raise ValueError(
                 f"`value` and `key` must be the query of {self.name}: {type(self.attention).__name__} replaced "
                 "self-attention. For cross-attention, `make_layer` must return None."
             )
-        masks = attention_mask if isinstance(attention_mask, CallMask) else _call_mask(attention_mask, query)
+        if isinstance(attention_mask, CallMask):
+            masks = attention_mask
+        elif CALL_STYLES[self.call_style].masks_padding:
+            masks = CallMask(padding_mask=attention_mask)
+        else:
+            masks = _call_mask(attention_mask, query)
         for name, mask in (("key_mask", masks.padding_mask), ("attention_mask", masks.attention_mask)):
             kwargs[name] = mask if kwargs.get(name) is None else kwargs[name]
         kwargs["use_causal_mask"] = bool(self.causal or masks.causal or kwargs.get("use_causal_mask"))
@@ -218,8 +271,36 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         cache: Tensor | tuple[Tensor, Tensor] | None = None,
         cache_update_index: Size | None = None,
         return_attention_scores: bool = False,
+        positions: Tensor | None = None,
         training: bool | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, ...]:
+        style = CALL_STYLES[self.call_style]
+        if positions is not None:
+            index = 0 if cache_update_index is None else cache_update_index
+            query = _nan_unless_counted(query, positions, key_mask, index)
+        swaps = style.has_heads_first and cache is not None
+        cache = ops.swapaxes(cache, 2, 3) if swaps else cache
+        masks = key_mask, attention_mask, use_causal_mask
+        results = self._attend(query, *masks, cache, cache_update_index, return_attention_scores, training)
+        if style.num_results == 1:
+            return results
+        # Without caches, a model does not read the caches of its layers.
+        output, cache = (results, query[:, :1, :1]) if cache is None else results
+        cache = ops.swapaxes(cache, 2, 3) if swaps else cache
+        return (output, *[cache] * (style.num_results - 1))
+
+    def _attend(
+        self,
+        query,
+        key_mask,
+        attention_mask,
+        use_causal_mask,
+        cache,
+        cache_update_index,
+        return_attention_scores,
+        training,
+    ):
+        """Compute the output, or the pair of the output and the weights or the new cache."""
         key_mask, attention_mask = (None if x is None else ops.cast(x, "bool") for x in (key_mask, attention_mask))
         if cache is None:
             return self.attention(
@@ -252,11 +333,20 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
 
     def get_config(self) -> Config:
         attention = keras.saving.serialize_keras_object(self.attention)
-        return {**super().get_config(), "attention": attention, "causal": self.causal}
+        return {**super().get_config(), "attention": attention, "causal": self.causal, "call_style": self.call_style}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         return cls(**{**config, "attention": keras.saving.deserialize_keras_object(config["attention"])})
+
+
+def _nan_unless_counted(query: Tensor, positions: Tensor, key_mask: Tensor | None, index: Size) -> Tensor:
+    """Replace rows of queries (B, T, D) by NaN, unless their positions are `index`, `index` + 1, ... up to padding."""
+    is_other = positions != ops.cast(index + ops.arange(shape(query)[1], dtype="int32"), positions.dtype)
+    if len(is_other.shape) == 3:
+        is_other = ops.any(is_other, axis=1)
+    is_other = is_other if key_mask is None else ops.logical_and(is_other, ops.cast(key_mask, "bool"))
+    return ops.where(ops.any(is_other, axis=-1)[:, None, None], float("nan"), query)
 
 
 def _call_mask(attention_mask: Tensor | None, query: Tensor) -> CallMask:

@@ -13,7 +13,7 @@ from tf_sparse_attention.ops.positions import PLAIN, RotarySettings
 from tf_sparse_attention.types import Config, Shape, Tensor
 
 ROTARY = "rotary_"
-SWITCHES = ("use_sink", "use_query_key_norm", "use_gate")
+SWITCHES = ("use_sink", "use_query_key_norm", "use_value_norm", "use_gate")
 POSITIVE = (  # fields of `RotarySettings`
     "max_wavelength",
     "scaling_factor",
@@ -24,14 +24,15 @@ POSITIVE = (  # fields of `RotarySettings`
     "original_max_position_embeddings",
 )
 
-YARN, LLAMA3 = ("yarn",), ("llama3",)
+YARN, LLAMA3, LONGROPE = ("yarn",), ("llama3",), ("longrope",)
 READ_BY = {  # fields of `RotarySettings` and the types that use them; all types use the other fields
     "beta_fast": YARN,
     "beta_slow": YARN,
     "truncate": YARN,
     "low_freq_factor": LLAMA3,
     "high_freq_factor": LLAMA3,
-    "original_max_position_embeddings": YARN + LLAMA3,
+    "original_max_position_embeddings": YARN + LLAMA3 + LONGROPE,
+    "factors": LONGROPE,
 }
 
 
@@ -48,6 +49,8 @@ class HeadSettings:
     use_sink: bool = False
     use_query_key_norm: bool = False
     query_key_norm_epsilon: float = 1e-6
+    use_value_norm: bool = False
+    alibi_slopes: tuple[float, ...] | None = None
     use_gate: bool = False
     rotary: RotarySettings = PLAIN
 
@@ -62,6 +65,9 @@ class HeadSettings:
         fields = [field.name for field in dataclasses.fields(RotarySettings)]
         rotary = {name: arguments.pop(ROTARY + name) for name in fields if ROTARY + name in arguments}
         given = {name: arguments.pop(name) for name in own if name in arguments}
+        for values, name in ((rotary, "factors"), (given, "alibi_slopes")):  # saved configs have lists
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
         settings = cls(**given, rotary=RotarySettings(**rotary))
         _check(settings)
         return settings
@@ -90,12 +96,23 @@ class HeadSettings:
                 "`num_key_value_heads` must be None where queries are used as keys. Pass "
                 f"share_qk=False to {type(layer).__name__}. Received: num_key_value_heads={keys}, num_heads={heads}."
             )
-        dim = self.rotary.dim
+        slopes = self.alibi_slopes
+        if slopes is not None and (layer.position != "alibi" or len(slopes) != layer.num_heads):
+            raise ValueError(
+                f"`alibi_slopes` must have one number per head, with position='alibi'. "
+                f"Received: {len(slopes)} numbers, num_heads={layer.num_heads}, position={layer.position!r}."
+            )
+        dim, factors = self.rotary.dim, self.rotary.factors
         if self.rotary != PLAIN and layer.position != "rotary":
             changed = dict(dataclasses.asdict(self.rotary).items() - dataclasses.asdict(PLAIN).items())
             raise ValueError(
                 "`position` must be 'rotary' with rotary settings. "
                 f"Received: position={layer.position!r}, {sorted(ROTARY + name for name in changed)}."
+            )
+        if factors is not None and 2 * len(factors) != (dim or layer.key_dim):
+            raise ValueError(
+                f"`rotary_factors` must have one number per pair of the {dim or layer.key_dim} rotated channels. "
+                f"Received: {len(factors)} numbers."
             )
         if dim is not None and dim > layer.key_dim:
             raise ValueError(
@@ -111,17 +128,19 @@ def _check(settings: HeadSettings) -> None:
         if getattr(settings, name) is not None:
             checks.check_positive(name, getattr(settings, name))
     checks.check_positive("query_key_norm_epsilon", settings.query_key_norm_epsilon)
+    for slope in settings.alibi_slopes or ():
+        checks.check_positive("alibi_slopes", slope)
     default = HeadSettings.query_key_norm_epsilon
-    if settings.query_key_norm_epsilon != default and not settings.use_query_key_norm:
+    if settings.query_key_norm_epsilon != default and not (settings.use_query_key_norm or settings.use_value_norm):
         raise ValueError(
-            "`use_query_key_norm` must be True with `query_key_norm_epsilon`. "
+            "`use_query_key_norm` or `use_value_norm` must be True with `query_key_norm_epsilon`. "
             f"Received: query_key_norm_epsilon={settings.query_key_norm_epsilon}, use_query_key_norm=False."
         )
     _check_rotary(settings.rotary)
 
 
 def _check_rotary(rotary: RotarySettings) -> None:
-    checks.check_choice("rotary_type", rotary.type, ("linear", "dynamic", "yarn", "llama3"))
+    checks.check_choice("rotary_type", rotary.type, ("linear", "dynamic", "yarn", "llama3", "longrope"))
     for name in POSITIVE:
         checks.check_positive(ROTARY + name, getattr(rotary, name))
     if rotary.low_freq_factor >= rotary.high_freq_factor:
@@ -136,6 +155,13 @@ def _check_rotary(rotary: RotarySettings) -> None:
         raise ValueError(
             f"`rotary_type` must be a type that uses {unused[0]}. Received: rotary_type={rotary.type!r}, {unused}."
         )
+    if (rotary.type == "longrope") != (rotary.factors is not None):
+        raise ValueError(
+            "`rotary_factors` must be given with rotary_type='longrope'. "
+            f"Received: rotary_type={rotary.type!r}, rotary_factors={rotary.factors}."
+        )
+    for factor in rotary.factors or ():
+        checks.check_positive("rotary_factors", factor)
     checks.check_optional_count("rotary_dim", rotary.dim)
     checks.check_optional_count("rotary_denominator_dim", rotary.denominator_dim)
     if rotary.dim is not None and rotary.dim % 2:

@@ -216,11 +216,13 @@ def build_for(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
 
 
 def _input_size(projection):
-    return projection.kernel.shape[_input_axis(projection)]
+    return projection.kernel.shape[input_axis(projection)]
 
 
-def _input_axis(projection):
+def input_axis(projection: keras.layers.Layer) -> int:
     """Return the axis of the input channels in a kernel. In Gemma it follows the axis of the heads."""
+    if not isinstance(projection, keras.layers.EinsumDense):
+        return 0
     inputs, kernel = projection.equation.split("->")[0].split(",")
     return kernel.index(inputs[-1])
 
@@ -230,7 +232,7 @@ def _move_inputs_first(projections, name, weight):
     projection, weight_name = name.split("/")
     if projection == "attention_output" or weight_name not in ("kernel", "lora_kernel_a"):
         return weight
-    return ops.moveaxis(weight, 1, 0) if _input_axis(projections[projection]) else weight
+    return ops.moveaxis(weight, 1, 0) if input_axis(projections[projection]) else weight
 
 
 def copy(source: keras.layers.Layer, target: keras.layers.Layer, heads: slice = slice(None)) -> None:
@@ -296,6 +298,12 @@ def head_count(layer: keras.layers.Layer) -> int | None:
 def input_sizes(attention: keras.layers.Layer) -> list[int]:
     """Return the input channels of the query, value and key of a built attention layer of Keras or KerasHub."""
     return [_input_size(get_attribute(attention, f"{name}_dense")) for name in ("query", "value", "key")]
+
+
+def input_size(attention: keras.layers.Layer) -> int:
+    """Return the input channels of a built self-attention: of its first projection, which is that of the queries."""
+    first = next(layer for layer in attention._flatten_layers(include_self=False) if hasattr(layer, "kernel"))
+    return _input_size(first)
 
 
 def _slice_heads(name, weight, heads, attention):
