@@ -23,10 +23,19 @@ COLUMNS = ("families", "replaced", "not replaced, with the reason in the report"
 BOUND = 1e-4  # of the largest result; rounding errors grow through the layers of DepthAnything to 1e-5
 # What reasons of the report have in common, and how the table says it.
 REASONS = {
-    "is neither a keras.layers.MultiHeadAttention": "classes of their own",
+    "is neither a keras.layers.MultiHeadAttention": "other classes",
     "overrides the computation": "subclasses that compute something else",
+    "learned relative positions": "scores of learned relative positions",
+    "at learned positions": "keys at learned positions",
+    "those of image patches": "rotary positions of image patches",
+    "a text and an image at once": "attention to a text and an image at once",
+    "of a smaller image": "keys of a smaller image",
+    "its model computes": "rotary positions that the model computes",
+    "two sequences at once": "attention to two sequences at once",
+    "scale per channel": "a learned scale per channel",
     "attends to another sequence": "attention to another sequence",
-    "its RoPE scaling": "rotary positions whose scaling changes with the length",
+    "other layers read its keys": "keys and values that other layers read",
+    "reads keys and values of another layer": "keys and values of another layer",
     "is bidirectional over images and prompts": "attention both ways to images and prompts",
     "is bidirectional over images": "attention both ways to images",
     "is bidirectional": "attention both ways",
@@ -67,11 +76,14 @@ def _reasons(report):
 
 
 def difference(dense: keras.Model, sparse: keras.Model) -> float:
-    """Return the largest difference of two models' results, in parts of the largest result."""
+    """Return the largest difference of two models' results for tokens, in parts of the largest result."""
     inputs = inputs_of(dense)
     outputs = (map(keras.ops.convert_to_numpy, keras.tree.flatten(each(inputs))) for each in (dense, dense, sparse))
     # Models of images may draw random numbers: outputs that a second call repeats are compared.
     results = [(x, y) for x, repeated, y in zip(*outputs, strict=True) if (x == repeated).all()]
+    mask = inputs.get("padding_mask") if isinstance(inputs, dict) else None
+    if mask is not None:
+        results = [(x[mask == 1], y[mask == 1]) if x.shape[:2] == mask.shape else (x, y) for x, y in results]
     return float(max(np.abs(x - y).max() / np.abs(x).max() for x, y in results))
 
 

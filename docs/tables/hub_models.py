@@ -18,25 +18,12 @@ HEADS = {**SIZES, "num_heads": 4}
 TEXT = {**HEADS, "vocabulary_size": VOCABULARY}
 GROUPED = {**SIZES, "vocabulary_size": VOCABULARY, "num_query_heads": 4, "num_key_value_heads": 2}
 PLAIN = {"dropout": 0.0, "max_sequence_length": LENGTH}
-EXPERTS = {"num_experts": 2, "top_k": 1, "moe_intermediate_dim": 16}
-LINEAR = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_conv_kernel_dim": 2,
-}
 
 
 def hub(name: str, /, *arguments, **options):
     """Return an object of `keras_hub.models` or `keras_hub.layers`."""
     module = keras_hub.models if hasattr(keras_hub.models, name) else keras_hub.layers
     return getattr(module, name)(*arguments, **options)
-
-
-def renamed(arguments: dict, **names: str) -> dict:
-    return {names.get(name, name): value for name, value in arguments.items()}
 
 
 def without(arguments: dict, *names: str) -> dict:
@@ -71,15 +58,6 @@ def gemma3(vision: bool = False, **options):
     return hub("Gemma3Backbone", **{**DECODERS["gemma3"][1], "num_layers": 2, **options})
 
 
-def gemma3n():
-    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    sizes |= {"text_vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "text_hidden_size": 32}
-    sizes |= {"hidden_size_per_layer_input": 8, "intermediate_size": [48, 48], "hidden_activation": "gelu_approximate"}
-    sizes |= {"altup_num_inputs": 2, "laurel_rank": 4, "max_position_embeddings": 32, "rope_theta": 1e4}
-    kinds = ["sliding_attention", "full_attention"]
-    return hub("Gemma3nBackbone", **sizes, layer_types=kinds, sliding_window=4, pad_token_id=0)
-
-
 def t5gemma(name: str):
     sizes = {}
     for side in ("encoder", "decoder"):
@@ -92,18 +70,6 @@ def t5gemma(name: str):
 def moonshine():
     heads = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("num_heads", "num_layers")}
     return hub("MoonshineBackbone", VOCABULARY, **without(SIZES, "num_layers"), **heads, filter_dim=16)
-
-
-def smol_lm3():
-    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32, "rope_theta": 1e4}
-    flags = {"attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-6}
-    kinds = {"layer_types": ["full_attention"] * 2, "rope_layer_enabled_list": [True, False]}
-    rotary = {"partial_rotary_factor": 1.0}
-    return hub("SmolLM3Backbone", VOCABULARY, **SIZES, **sizes, **flags, **kinds, **rotary)
-
-
-def qwen_moe(name: str, **options):
-    return hub(name, **{**GROUPED, **EXPERTS, **options})
 
 
 def resnet(image_shape=IMAGE):
@@ -285,7 +251,8 @@ def decoder(family: str, **options):
 
 
 TIED = {"tie_word_embeddings": True}
-SU = {"rope_scaling_short_factor": [1.0] * 4, "rope_scaling_long_factor": [2.0] * 4, "rope_scaling_type": "su"}
+SHARED_3N = {"num_hidden_layers": 6, "intermediate_size": [48] * 6, "num_kv_shared_layers": 2}
+SHARED_3N |= {"layer_types": ["sliding_attention", "full_attention"] * 3}
 BOTH_WAYS = {"use_bidirectional_attention": True, "is_embedding_model": True, "pooling_intermediate_dim": 16}
 RWKV = {"hidden_size": 32, "num_layers": 2, "head_size": 8, "intermediate_dim": 48}
 RWKV |= dict.fromkeys(["gate_lora", "mv_lora", "aaa_lora", "decay_lora"], 4)
@@ -299,7 +266,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "BLIP2 (with images)": lambda: blip2(4),
     "Bart": lambda: hub("BartBackbone", **TEXT, **PLAIN),
     "Bert": lambda: hub("BertBackbone", **TEXT, **PLAIN),
-    "Bloom": lambda: hub("BloomBackbone", **TEXT),
+    "Bloom": lambda: decoder("bloom"),
     "CLIP": lambda: two_towers("CLIP", 16),
     "CSPNet": csp_net,
     "DFine": d_fine,
@@ -316,17 +283,19 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "EfficientNet": efficient_net,
     "Electra": lambda: hub("ElectraBackbone", VOCABULARY, **HEADS, **PLAIN, embedding_dim=16),
     "FNet": lambda: hub("FNetBackbone", VOCABULARY, **SIZES, **PLAIN),
-    "Falcon": lambda: hub("FalconBackbone", **renamed(TEXT, num_heads="num_attention_heads")),
+    "Falcon": lambda: decoder("falcon"),
     "Flux": flux,
     "GPT2": lambda: hub("GPT2Backbone", **TEXT, **PLAIN),
-    "GPTNeoX": lambda: hub("GPTNeoXBackbone", **TEXT),
+    "GPTNeoX": lambda: decoder("gpt_neo_x"),
     "Gemma": lambda: decoder("gemma"),
     "Gemma (2)": lambda: decoder("gemma2"),
     "Gemma3 (text alone)": gemma3,
     "Gemma3 (with a vision encoder)": lambda: gemma3(True, image_size=32),
     "Gemma3 (both ways, EmbeddingGemma)": lambda: gemma3(**BOTH_WAYS, embedding_dim=8),
-    "Gemma3n": gemma3n,
-    "Gemma4": lambda: hub("Gemma4Backbone", **GROUPED, head_dim=8, image_size=16),
+    "Gemma3n": lambda: decoder("gemma3n"),
+    "Gemma3n (shared keys)": lambda: decoder("gemma3n", **SHARED_3N),
+    "Gemma4": lambda: decoder("gemma4"),
+    "Gemma4 (shared keys)": lambda: decoder("gemma4", num_layers=6, num_kv_shared_layers=2),
     "GptOss": lambda: decoder("gpt_oss"),
     "HGNetV2": hgnet_v2,
     "Llama": lambda: decoder("llama"),
@@ -344,20 +313,13 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "PARSeq": parseq,
     "PaliGemma": pali_gemma,
     "Phi3": lambda: decoder("phi3"),
-    "Phi3 (su scaling)": lambda: decoder("phi3", **SU),
+    "Phi3 (su scaling)": lambda: decoder("phi3_su"),
     "Qwen": lambda: decoder("qwen2"),
     "Qwen3": lambda: decoder("qwen3"),
-    "Qwen3Moe": lambda: qwen_moe("Qwen3MoeBackbone", head_dim=8, norm_top_k_prob=True),
-    "Qwen3_5": lambda: hub("Qwen3_5Backbone", **GROUPED, **LINEAR, head_dim=8),
-    "Qwen3_5Moe": lambda: hub(
-        "Qwen3_5MoeBackbone",
-        **without(GROUPED, "intermediate_dim"),
-        **EXPERTS,
-        **LINEAR,
-        head_dim=8,
-        shared_expert_intermediate_size=16,
-    ),
-    "QwenMoe": lambda: qwen_moe("QwenMoeBackbone", shared_expert_intermediate_dim=16),
+    "Qwen3Moe": lambda: decoder("qwen3_moe"),
+    "Qwen3_5": lambda: decoder("qwen3_5"),
+    "Qwen3_5Moe": lambda: decoder("qwen3_5_moe"),
+    "QwenMoe": lambda: decoder("qwen_moe"),
     "RWKV7": lambda: hub("RWKV7Backbone", vocabulary_size=VOCABULARY, **RWKV),
     "ResNet": resnet,
     "RetinaNet": lambda: hub("RetinaNetBackbone", resnet(), 3, 5, use_p5=True, image_shape=IMAGE),
@@ -367,7 +329,7 @@ MODELS: dict[str, Callable[[], keras.Model]] = {
     "SAM3PromptableConcept": sam3,
     "SegFormer": lambda: hub("SegFormerBackbone", mit(), 8),
     "SigLIP": lambda: two_towers("SigLIP"),
-    "SmolLM3": smol_lm3,
+    "SmolLM3": lambda: decoder("smol_lm3"),
     "StableDiffusion3": stable_diffusion_3,
     "SwinTransformer": swin,
     "T5": lambda: hub("T5Backbone", **TEXT, dropout=0.0),
@@ -404,6 +366,8 @@ def inputs_of(model: keras.Model, seed: int = 0) -> dict[str, np.ndarray]:
         shape = (2, *(length if size is None else size for size in tensor.shape[1:]))
         if "padding_mask" in tensor.name:
             return np.broadcast_to(np.arange(shape[1]) < np.array([[shape[1]], [shape[1] - 3]]), shape).astype("int32")
+        if "position_ids" in tensor.name:
+            return np.broadcast_to(np.arange(shape[1]), shape)
         if "segment" in tensor.name or "box" in tensor.name:
             return np.zeros(shape, tensor.dtype)
         if "int" in tensor.dtype:

@@ -33,9 +33,9 @@ def ids(batch=2, length=LENGTH, seed=0):
 
 
 def randomized(model, seed=0):
-    """Return the model with random weights, also where layers start with zeros or ones."""
+    """Return the model with random trainable weights, also where layers start with zeros or ones."""
     rng = np.random.default_rng(seed)
-    for weight in model.weights:
+    for weight in model.trainable_weights:
         weight.assign(rng.normal(size=weight.shape) * 0.3)
     return model
 

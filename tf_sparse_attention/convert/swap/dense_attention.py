@@ -6,7 +6,12 @@ from typing import Any, TypeAlias
 import keras
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.convert.swap.families import family_arguments, family_of, family_unsupported_reason
+from tf_sparse_attention.convert.swap.families import (
+    UNSUPPORTED,
+    family_arguments,
+    family_of,
+    family_unsupported_reason,
+)
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.attention.swapped_attention import SwappedAttention
@@ -159,6 +164,8 @@ def unsupported_reason(layer: keras.layers.Layer) -> str | None:
         return family_unsupported_reason(layer)
     if isinstance(layer, SwappedAttention):
         return "it is already sparse: pass the dense model"
+    if name in UNSUPPORTED and type(layer).__module__.startswith("keras_hub."):
+        return UNSUPPORTED[name]
     if not is_keras_attention(layer):
         return f"{name} is neither a keras.layers.MultiHeadAttention nor of a supported class of KerasHub"
     parts = [part for part in type(layer).__mro__ if issubclass(part, KERAS_CLASSES) and part not in KERAS_CLASSES]

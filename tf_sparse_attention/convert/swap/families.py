@@ -302,6 +302,23 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
+# Attention that no layer of this library computes, with the reason.
+UNSUPPORTED = {
+    "DFineMultiscaleDeformableAttention": "it samples its keys at learned positions of an image",
+    "DINOV3Attention": "its rotary positions are those of image patches",
+    "DisentangledSelfAttention": "it adds scores of learned relative positions",
+    "FluxRoPEAttention": "it attends to a text and an image at once",
+    "MobileAttention": "its keys are those of a smaller image",
+    "MoonshineMultiHeadAttention": "its model computes the rotary positions",
+    "MultiHeadAttentionWithRelativePE": "it adds scores of learned relative positions",
+    "SAM3RoPEAttention": "its rotary positions are those of image patches",
+    "SegFormerMultiheadAttention": "its keys are those of a smaller image",
+    "T5Gemma2MergedAttention": "it attends to two sequences at once",
+    "T5MultiHeadAttention": "it adds scores of learned relative positions",
+    "TwoStreamRelativeAttention": "it adds scores of learned relative positions",
+    "VideoPrismAttention": "it has a learned scale per channel",
+    "WindowAttention": "it adds scores of learned relative positions",
+}
 # Blocks that use the attention of another model family with non-causal masks.
 NOT_CAUSAL = ("PaliGemmaDecoderBlock",)
 
