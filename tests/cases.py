@@ -214,6 +214,9 @@ CASES = {
         crosses=True,
         vectors=True,
     ),
+    "own_slopes": Case(
+        local(window=5, position="alibi", alibi_slopes=[0.3, 0.05], use_value_norm=True), crosses=True, vectors=True
+    ),
     "grouped_union": Case(
         sparse(
             Heads([(2, Window(2) | Nearest(3, 4)), (2, Blocks(5, 1))]),

@@ -13,6 +13,7 @@ import numpy as np
 from tests.convert.swap.decoder_models import FAMILIES as DECODERS
 
 LENGTH, VOCABULARY, IMAGE = 16, 50, (32, 32, 3)
+SAMPLES = 6400  # of audio
 SIZES = {"hidden_dim": 32, "intermediate_dim": 48, "num_layers": 2}
 HEADS = {**SIZES, "num_heads": 4}
 TEXT = {**HEADS, "vocabulary_size": VOCABULARY}
@@ -69,7 +70,7 @@ def t5gemma(name: str):
 
 def moonshine():
     heads = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("num_heads", "num_layers")}
-    return hub("MoonshineBackbone", VOCABULARY, **without(SIZES, "num_layers"), **heads, filter_dim=16)
+    return hub("MoonshineBackbone", VOCABULARY, **without(SIZES, "num_layers"), **heads, filter_dim=32)
 
 
 def resnet(image_shape=IMAGE):
@@ -360,9 +361,10 @@ def families() -> dict[str, list[str]]:
 def inputs_of(model: keras.Model, seed: int = 0) -> dict[str, np.ndarray]:
     """Return random inputs of a functional model, two rows of `LENGTH` tokens, the second row padded."""
     rng = np.random.default_rng(seed)
+    is_audio = isinstance(model.input, dict) and "encoder_input_values" in model.input
 
     def draw(tensor):
-        length = 1 if "box" in tensor.name else LENGTH
+        length = 1 if "box" in tensor.name else SAMPLES if is_audio and "encoder" in tensor.name else LENGTH
         shape = (2, *(length if size is None else size for size in tensor.shape[1:]))
         if "padding_mask" in tensor.name:
             return np.broadcast_to(np.arange(shape[1]) < np.array([[shape[1]], [shape[1] - 3]]), shape).astype("int32")

@@ -22,6 +22,7 @@ HEADS = {"num_heads": 2, "key_dim": 4}
 GROUPED = {"num_heads": 4, "key_dim": 4}
 local = maker(layers.LocalAttention, **HEADS)
 grouped = maker(layers.LocalAttention, **GROUPED, window=4)
+grouped_alibi = maker(layers.LocalAttention, **GROUPED, window=4, position="alibi")
 image = maker(layers.LocalAttention2D, **HEADS, width=6, block_shape=(2, 2))
 routing = maker(layers.RoutingAttention, **HEADS, num_clusters=3, cluster_size=4)
 lsh = maker(layers.LSHAttention, **HEADS, num_buckets=4, bucket_size=5)
@@ -74,6 +75,7 @@ WRONG_VALUES = {
     dense: {"attention_axes": [2, -2, (-3, -2)], "flash_attention": [True], "sliding_window": [0]},
     grouped: {"num_key_value_heads": [3], "logit_soft_cap": [0], "attention_scale": [-1.0]}
     | {"query_key_norm_epsilon": [-1e-6]},
+    grouped_alibi: {"alibi_slopes": [(0.1, 0.2), (0.1, 0.2, 0.3, 0)]},
     image: {"order": ["rows"], "block_shape": [8, (8, 8, 8)], "num_blocks_before": [1]},
     routing: {"selection": ["best"], "distance": ["true"], "ema_decay": [1.0], "commitment_loss": [-1e-4]}
     | {"revive_after": [-1]},
@@ -107,6 +109,10 @@ WRONG_ARGUMENTS = [
     (grouped, {"use_query_key_norm": False, "query_key_norm_epsilon": 1e-5}),
     (grouped, {"position": None, "rotary_max_wavelength": 100.0}),
     (grouped, {"rotary_dim": 6, "position": "rotary"}),
+    (grouped, {"alibi_slopes": (0.1, 0.2, 0.3, 0.4), "position": "rotary"}),
+    (grouped, {"rotary_type": "linear", "rotary_factors": (1.0, 2.0), "position": "rotary"}),
+    (grouped, {"rotary_factors": None, "rotary_type": "longrope", "position": "rotary"}),
+    (grouped, {"rotary_factors": (1.0,), "rotary_type": "longrope", "position": "rotary"}),
     (grouped, {"rotary_type": "other", "position": "rotary"}),
     (grouped, {"rotary_type": "default", "rotary_beta_fast": 8.0, "position": "rotary"}),
     (grouped, {"rotary_type": "yarn", "rotary_high_freq_factor": 8.0, "position": "rotary"}),

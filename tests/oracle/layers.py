@@ -75,7 +75,7 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
     results = []
     weights = arrays_of(layer, read)
     source = query if value is None else value
-    queries, values = _project(weights, "query", query), _project(weights, "value", source)
+    queries, values = _project(weights, "query", query), _values(layer, weights, source)
     queries = _normed(layer, weights, "query", queries)
     keys = queries
     if "key/kernel" in weights:
@@ -104,6 +104,19 @@ def _normed(layer, weights, name, x):
         return x
     epsilon = layer.head_settings.query_key_norm_epsilon
     return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + epsilon) * weights[f"{name}_norm/scale"]
+
+
+def _values(layer, weights, x, name="value"):
+    """Return values, divided by their root mean square if the layer does that."""
+    values = _project(weights, name, x)
+    if not layer.head_settings.use_value_norm:
+        return values
+    return values / np.sqrt(np.mean(values**2, -1, keepdims=True) + layer.head_settings.query_key_norm_epsilon)
+
+
+def _slope(head):
+    slopes = head.layer.head_settings.alibi_slopes
+    return (attention.slopes(head.layer.num_heads) if slopes is None else slopes)[head.index]
 
 
 def _key_head(layer, head):
@@ -342,7 +355,7 @@ def _scores(head, key, positions, places_apart):
         query, key = attention.rotate(query, positions[0]), attention.rotate(key, positions[1])
     scores = attention.capped(query @ key.T, layer.head_settings.logit_soft_cap)
     if layer.position == "alibi":
-        scores = scores - attention.slopes(layer.num_heads)[head.index] * np.abs(_apart(*positions))
+        scores = scores - _slope(head) * np.abs(_apart(*positions))
     if layer.position == "relative":
         table = head.weights["relative_key"]
         reach = (len(table) - 1) // 2
@@ -600,7 +613,7 @@ def _attend(head, queries, keys, pattern, apart, scale, extra=0.0, rows=None, ma
     query, key, value = scale * head.query[queries], head.key[rows], head.value[rows]
     bias, tables = 0.0, {}
     if layer.position == "alibi":
-        bias = -attention.slopes(layer.num_heads)[head.index] * np.abs(tokens_apart)
+        bias = -_slope(head) * np.abs(tokens_apart)
     if layer.position == "rotary":
         turned = layer.head_settings.rotary.dim or layer.key_dim
         base = layer.head_settings.rotary.max_wavelength

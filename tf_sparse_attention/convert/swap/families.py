@@ -39,6 +39,7 @@ LLAMA3 = {
     "original_max_position_embeddings": "pretraining_sequence_length",
 }
 LINEAR = ("max_wavelength", "scaling_factor", "denominator_dim")
+ROPE = "tf_sparse_attention_rope"  # attribute for the result of `note_rotary_positions`
 YARN = (*LINEAR, "beta_fast", "beta_slow", "original_max_position_embeddings", "truncate")
 
 
@@ -129,6 +130,20 @@ def _padding_remark(attention):
     return "KerasHub masks padded queries instead of padded keys, so results with padding differ"
 
 
+def _rotary_of_model(attention):
+    if not hasattr(attention, ROPE):
+        raise ValueError(
+            f"`attention` must be in the copy of a model that `replace_attention` makes. Received: {attention!r}."
+        )
+    return {"position": "rotary", **getattr(attention, ROPE)}
+
+
+def _moonshine_reason(attention):
+    if not attention.apply_rotary_embedding:
+        return "it attends to another sequence"
+    return None if hasattr(attention, ROPE) else "its model computes the rotary positions"
+
+
 def _alibi(attention):
     return {"position": "alibi", "alibi_slopes": tuple(alibi_slopes(attention.num_heads).tolist())}
 
@@ -149,6 +164,13 @@ def _pairs_first(attention):
     """Return the channels of a head whose rotated pairs are (2c, 2c + 1), in the order (c, c + H / 2)."""
     channels = np.arange(_key_dim(attention))
     return np.concatenate([channels[::2], channels[1::2]])
+
+
+def _rotated_pairs_first(attention):
+    """Return the channels of a head whose first pairs (2c, 2c + 1) are rotated, in the order (c, c + H / 2)."""
+    channels = np.arange(_key_dim(attention))
+    rotated = getattr(attention, ROPE)["rotary_dim"]
+    return np.concatenate([channels[:rotated:2], channels[1:rotated:2], channels[rotated:]])
 
 
 def _rotated_first(attention):
@@ -285,6 +307,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "BloomAttention": Family(position=_alibi),
     "FalconAttention": Family(position=_scaled_alibi),
+    "MoonshineMultiHeadAttention": Family(
+        position=_rotary_of_model,
+        channel_order=_rotated_pairs_first,
+        causal=lambda attention, block: attention.use_causal_mask,
+        call_style="padding",
+        reason=_moonshine_reason,
+    ),
     "EsmSelfAttention": Family(
         projections=OF_ENCODER,
         position=_rotary_of_encoder,
@@ -309,7 +338,6 @@ UNSUPPORTED = {
     "DisentangledSelfAttention": "it adds scores of learned relative positions",
     "FluxRoPEAttention": "it attends to a text and an image at once",
     "MobileAttention": "its keys are those of a smaller image",
-    "MoonshineMultiHeadAttention": "its model computes the rotary positions",
     "MultiHeadAttentionWithRelativePE": "it adds scores of learned relative positions",
     "SAM3RoPEAttention": "its rotary positions are those of image patches",
     "SegFormerMultiheadAttention": "its keys are those of a smaller image",
@@ -424,6 +452,17 @@ def block_reason(block: Layer) -> str | None:
     if "vision_mask" in _input_names(block):
         return "it is bidirectional over images: for text only, create the model without its vision encoder"
     return None
+
+
+def note_rotary_positions(model: Layer) -> None:
+    """Give each self-attention of Moonshine the settings of the rotary positions, which its model computes."""
+    for owner in (model, *(site.layer for site in find_layer_sites(model))):
+        for side in ("encoder", "decoder"):
+            rotary = getattr(owner, f"{side}_rotary_embedding", None)
+            for block in getattr(owner, f"{side}_blocks", []) if rotary is not None else []:
+                attention = getattr(block, "self_attention", getattr(block, "self_attention_layer", None))
+                settings = {"rotary_max_wavelength": rotary.base_value, "rotary_dim": rotary.rotary_dim}
+                vars(attention)[ROPE] = settings
 
 
 def key_value_sources(model: Layer) -> set[int]:

@@ -175,6 +175,7 @@ def _error(layer, calls, training):
         # A layer in a functional graph may be called with the argument; `SwappedAttention` may not accept it.
         scores = {name: False for name in arguments if name == "return_attention_scores"}
         output = layer(ops.stop_gradient(x), **{**arguments, **scores, "training": training})
+        output = output[0] if isinstance(output, tuple) else output
         output, wanted = (ops.cast(values, "float32") for values in (output, ops.stop_gradient(wanted)))
         mask = _token_mask(arguments)
         weights = 1.0 if mask is None else ops.cast(mask, "float32")[..., None]

@@ -20,6 +20,7 @@ from tf_sparse_attention.convert.swap.families import (
     family_of,
     keras_form,
     key_value_sources,
+    note_rotary_positions,
 )
 from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, is_plain_graph, rebuild_model
 from tf_sparse_attention.layers.attention.attention_checks import can_be_causal
@@ -140,6 +141,7 @@ class Replacement:
             crossings: see `SymbolicCalls`.
         """
         known = {**self.replaced, **self.skipped}
+        note_rotary_positions(model)
         sites = find_layer_sites(model)
         read_by_others = key_value_sources(model)
         by_dense: Swapped = {}

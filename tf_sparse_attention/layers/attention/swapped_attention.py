@@ -153,7 +153,7 @@ ALIASES = {
     "position_ids": "positions",
 }
 # Each layer has its own cache and position encoding. SmolLM3 passes arguments of its constructor to its layers.
-IGNORED = ("cache_update_mask", "alibi", "name", "trainable", "dtype")
+IGNORED = ("cache_update_mask", "alibi", "rotary_embedding", "name", "trainable", "dtype")
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -185,7 +185,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
         use_causal_mask: whether to mask later positions.
         cache: float (B, 2, S, M, H), the cache of earlier tokens, or None. A call with a cache is causal.
         cache_update_index: integer, the position of the first query. Required with `cache`.
-        cache_update_mask: ignored, as `alibi`.
+        cache_update_mask: ignored, as `alibi` and `rotary_embedding`.
         positions: int (B, T), or (B, C, T) with several channels, for models that give them. The output of rows in
             which they are not 0, 1, 2, ... is NaN: the layer counts positions itself.
         return_attention_scores: whether to also return the weights (B, N, T, S). Must be False with a cache.
@@ -253,7 +253,7 @@ class SwappedAttention(AdaptableMixin, keras.layers.Layer):
             )
         if isinstance(attention_mask, CallMask):
             masks = attention_mask
-        elif CALL_STYLES[self.call_style].masks_padding:
+        elif CALL_STYLES[self.call_style].masks_padding and len(getattr(attention_mask, "shape", ())) == 2:
             masks = CallMask(padding_mask=attention_mask)
         else:
             masks = _call_mask(attention_mask, query)
