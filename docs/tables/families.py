@@ -27,6 +27,7 @@ REASONS = {
     "overrides the computation": "subclasses that compute something else",
     "learned relative positions": "scores of learned relative positions",
     "at learned positions": "keys at learned positions",
+    "are those of images": "rotary positions of images",
     "those of image patches": "rotary positions of image patches",
     "a text and an image at once": "attention to a text and an image at once",
     "of a smaller image": "keys of a smaller image",

@@ -220,7 +220,7 @@ def test_steps_of_any_number_of_tokens_equal_a_full_pass(family, make_layer):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", ["gemma3", "llama3"])
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "llama3"])
 def test_layers_that_are_left_keep_the_caches_of_kerashub(family):
     model = decoder(family, num_layers=2)
     sparse = replace_attention(model, lambda x: None if "1" in x.path.split("/")[-2] else local()(x), print_fn=None)
@@ -233,6 +233,30 @@ def test_samplers_that_copy_rows_take_the_caches(dense, sampler, options):
     sparse = replace_attention(dense("llama3"), local(), print_fn=None)
     sampler = getattr(keras_hub.samplers, f"{sampler}Sampler")(**options)
     assert_same_text(dense("llama3"), sparse, sampler=sampler)
+
+
+def test_rows_with_positions_of_their_own_are_nan():
+    sparse = replace_attention(decoder("gemma4"), local(), print_fn=None)
+    inputs = complete(sparse, tokens())
+    moved = inputs["position_ids"] + [[0], [1]]
+    found = ops.convert_to_numpy(sparse({**inputs, "position_ids": moved}))
+    assert np.isfinite(found[0]).all() and np.isnan(found[1]).all()
+
+
+@pytest.mark.full
+def test_layers_that_share_keys_are_left(dense):
+    model, reports = decoder("gemma4", num_layers=6, num_kv_shared_layers=2), []
+    sparse = replace_attention(model, local(), print_fn=reports.append)
+    assert [line[:8] for line in reports[0].split("\n")] == ["replaced"] * 2 + ["skipped "] * 4
+    assert_same_text(model, sparse)
+
+
+def test_frequencies_of_other_positions_are_not_replaced():
+    model = decoder("smol_lm3")
+    for layer in model.backbone.transformer_layers:
+        layer.self_attn.rotary_embedding.inv_freq.assign([1.0, 0.5, 0.25, 0.125])
+    with pytest.raises(ValueError, match="not those of its `rope_theta`"):
+        replace_attention(model, local())
 
 
 def test_the_sampler_is_that_of_the_dense_model():

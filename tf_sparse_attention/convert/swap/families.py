@@ -118,6 +118,14 @@ def _rotary_in_some_layers(attention):
     return {"position": "rotary", "rotary_max_wavelength": attention.rope_theta}
 
 
+def _smol_lm3_reason(attention):
+    own, size = attention.rotary_embedding.inv_freq, _key_dim(attention)
+    wanted = attention.rope_theta ** (-np.arange(0, size, 2) / size)
+    if own.shape == wanted.shape and np.allclose(ops.convert_to_numpy(own), wanted, rtol=1e-5, atol=0):
+        return None
+    return "its rotary frequencies are not those of its `rope_theta`"
+
+
 def _rotary_of_encoder(attention):
     if not getattr(attention, "use_rotary", True):
         return {"position": None}
@@ -299,7 +307,7 @@ FAMILIES: dict[str, Family] = {
     "Qwen3_5Attention": Family(window=_size, projections=GATED, norm_offset=1.0, window_backend="tensorflow"),
     "Phi3Attention": Family(position=_rotary_su, remark=_su_remark),
     "GptOssAttention": Family(window=_positions_before),
-    "SmolLM3Attention": Family(projections=FLAT, position=_rotary_in_some_layers),
+    "SmolLM3Attention": Family(projections=FLAT, position=_rotary_in_some_layers, reason=_smol_lm3_reason),
     "GPTNeoXAttention": Family(
         projections=FUSED,
         call_style="pair",
@@ -454,29 +462,38 @@ def block_reason(block: Layer) -> str | None:
     return None
 
 
+def _layers_of(model):
+    return {id(layer): layer for layer in (model, *(site.layer for site in find_layer_sites(model)))}.values()
+
+
 def note_rotary_positions(model: Layer) -> None:
     """Give each self-attention of Moonshine the settings of the rotary positions, which its model computes."""
-    for owner in (model, *(site.layer for site in find_layer_sites(model))):
+    for owner in _layers_of(model):
         for side in ("encoder", "decoder"):
-            rotary = getattr(owner, f"{side}_rotary_embedding", None)
+            rotary: Any = getattr(owner, f"{side}_rotary_embedding", None)
             for block in getattr(owner, f"{side}_blocks", []) if rotary is not None else []:
                 attention = getattr(block, "self_attention", getattr(block, "self_attention_layer", None))
                 settings = {"rotary_max_wavelength": rotary.base_value, "rotary_dim": rotary.rotary_dim}
                 vars(attention)[ROPE] = settings
 
 
-def key_value_sources(model: Layer) -> set[int]:
-    """Return the `id` of each attention whose keys and values later layers read, in Gemma 3n and 4."""
-    found = set()
-    for layer in {id(site.parent): site.parent for site in find_layer_sites(model)}.values():
+def model_reasons(model: Layer) -> dict[int, str]:
+    """Return why a model rules out replacing its attention, by `id` of the attention."""
+    found = {}
+    for layer in _layers_of(model):
+        has_images = getattr(layer, "vision_encoder", None) is not None and getattr(layer, "mrope_section", None)
         sources: dict[bool, int] = {}  # the last attention with keys of its own, by whether it has a window
         for block in getattr(layer, "transformer_layers", []):
-            attention = getattr(block, "attention", None)
-            if attention is None or not hasattr(attention, "is_kv_shared_layer"):
+            attention: Any = getattr(block, "attention", getattr(block, "_self_attention_layer", None))
+            if has_images:  # Qwen 3.5
+                found[id(attention)] = (
+                    "its rotary positions are those of images: create the model without its vision encoder"
+                )
+            if not hasattr(attention, "is_kv_shared_layer"):
                 continue
             has_window = FAMILIES[type(attention).__name__].window(attention) is not None
-            if attention.is_kv_shared_layer:
-                found.add(sources[has_window])
+            if attention.is_kv_shared_layer:  # Gemma 3n and 4
+                found[sources[has_window]] = "other layers read its keys and values"
             else:
                 sources[has_window] = id(attention)
     return found

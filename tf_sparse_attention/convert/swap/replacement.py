@@ -19,7 +19,7 @@ from tf_sparse_attention.convert.swap.families import (
     copy_head_parts,
     family_of,
     keras_form,
-    key_value_sources,
+    model_reasons,
     note_rotary_positions,
 )
 from tf_sparse_attention.convert.swap.model_copy import copy_layer, copy_state, is_plain_graph, rebuild_model
@@ -143,16 +143,14 @@ class Replacement:
         known = {**self.replaced, **self.skipped}
         note_rotary_positions(model)
         sites = find_layer_sites(model)
-        read_by_others = key_value_sources(model)
+        reasons = model_reasons(model)
         by_dense: Swapped = {}
         for site in sites:
             if site.path in known or not is_dense_attention(site.layer):
                 continue
             if site.attribute is None:
                 self.note_skipped(site.path, site.layer, f"it is a node of a {type(site.parent).__name__}")
-            elif id(site.layer) in read_by_others:
-                self.note_skipped(site.path, site.layer, "other layers read its keys and values")
-            elif reason := _site_reason(site, crossings):
+            elif reason := reasons.get(id(site.layer)) or _site_reason(site, crossings):
                 self.note_skipped(site.path, site.layer, reason)
             else:
                 self._replace_at(site, by_dense)
