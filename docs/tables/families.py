@@ -79,7 +79,8 @@ def _reasons(report):
 def difference(dense: keras.Model, sparse: keras.Model) -> float:
     """Return the largest difference of two models' results for tokens, in parts of the largest result."""
     inputs = inputs_of(dense)
-    outputs = (map(keras.ops.convert_to_numpy, keras.tree.flatten(each(inputs))) for each in (dense, dense, sparse))
+    numbers = (keras.tree.flatten(each(inputs)) for each in (dense, dense, sparse))
+    outputs = ([keras.ops.convert_to_numpy(x).astype("float32") for x in each] for each in numbers)
     # Models of images may draw random numbers: outputs that a second call repeats are compared.
     results = [(x, y) for x, repeated, y in zip(*outputs, strict=True) if (x == repeated).all()]
     mask = inputs.get("padding_mask") if isinstance(inputs, dict) else None
