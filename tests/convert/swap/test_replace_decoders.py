@@ -89,7 +89,7 @@ def shorter(family):
     return {} if "layer_types" in FAMILIES[family][1] or family in ("gemma2", "gemma4") else {"num_layers": 1}
 
 
-@pytest.mark.parametrize("family", families(FAMILIES, default=(*FAST, "qwen3")))
+@pytest.mark.parametrize("family", families(FAMILIES, default=(*FAST, "qwen3", "gpt_neo_x")))
 def test_a_window_as_long_as_the_sequence_gives_the_dense_logits(dense, family):
     model = decoder(family, **shorter(family)) if shorter(family) else dense(family)
     inputs, reports = tokens(), []
