@@ -56,9 +56,7 @@ def make_sparse(
 
     Example:
         >>> model = from_gguf("SmolLM2-135M-Instruct.Q4_1.gguf")
-        >>> sparse = make_sparse(model, keys=64)
-        2 layers: Window(8) | First(4) | RetrievedClusters(6)
-        Of 128 tokens, a query reads at most 64 keys, and the means of 0 clusters. KV cache: 0.1 MiB, dense 0.1 MiB.
+        >>> sparse = make_sparse(model, keys=512)
     """
     pattern = recommended_pattern(keys)
     clustered, windowed, lines = list[AttentionLayer](), list[AttentionLayer](), list[str]()
