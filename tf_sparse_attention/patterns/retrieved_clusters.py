@@ -437,17 +437,29 @@ class ClusterSelector(Selector):
     def select_new(
         self, state: Mapping[str, Tensor], inputs: SelectionInputs, tokens: NewTokens, added: Mapping[str, Tensor]
     ) -> "ClusterSelection":
-        size = self._pattern.cluster_size
-        query, means = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key")
+        size, segment = self._pattern.cluster_size, self._pattern.segment
+        query, means, sums = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key"), state["run_sum"]
         position = tokens.positions[:, None, :, None]
-        scores = _products(query, state["run_sum"]) / size
+        first_run, base = self._pattern.first_run(position), ops.zeros_like(tokens.start)
+        if tokens.length is not None:  # runs of the segments that have new tokens
+            base = self._pattern.first_run(tokens.start)
+            number = ((tokens.length + segment - 2) // segment + 1) * (segment // size)
+            sums = take_positions(sums, (base[:, None] + ops.arange(number, dtype="int32"))[:, None])
+        run = (base[:, None] + ops.arange(shape(sums)[2], dtype="int32"))[:, None, None]
+        scores = _products(query, sums) / size
+        allowed = ops.logical_and(run >= first_run, run < position // size)
+        num_clusters = 0
         if means is not None:
-            scores, of_clusters = _to_equal_length(scores, _products(query, means))
-            run = ops.arange(shape(scores)[-1], dtype="int32")
-            scores = ops.where(run < self._pattern.first_run(position), of_clusters, scores)
-        allowed = ops.arange(shape(scores)[-1], dtype="int32") < position // size
-        heads = query.shape[1], state["run_sum"].shape[1]
-        return self._choose(scores, allowed, heads, shape(state["key"])[2])
+            num_clusters = shape(means)[2]
+            scores = ops.concatenate([_products(query, means), scores], axis=-1)
+            is_complete = ops.arange(num_clusters, dtype="int32") < first_run
+            allowed = ops.concatenate([is_complete, allowed], axis=-1)
+        chosen = self._choose(scores, allowed, (query.shape[1], sums.shape[1]), shape(state["key"])[2])
+        if chosen.choices is None:
+            return chosen
+        is_run = chosen.choices >= num_clusters
+        choices = ops.where(is_run, chosen.choices - num_clusters + base[:, None, None, None], chosen.choices)
+        return dataclasses.replace(chosen, choices=choices)
 
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         return {"run_sum": rewind_sums(entry["run_sum"], entry, lengths, self._pattern.cluster_size)}
