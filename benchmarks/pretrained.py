@@ -3,8 +3,8 @@
 python -m benchmarks.pretrained FILE.gguf [--texts FILE ...] [--tokens 4096] [--keys 512] [--patterns dense clusters ..]
     [--needles 0 1] [--new_tokens 100]
 
-Loads a decoder from a GGUF file, and replaces all its attention by one pattern. Layers that have a window
-keep it. Prints JSON lines, and appends them to `--output`. Columns:
+Loads a decoder from a GGUF file, and replaces all attention without a window by one pattern. Prints JSON lines, and
+appends them to `--output`. Columns:
 
 - "loss": of consecutive tokens of each text, in nats per token; "last_quarter": of the last quarter of positions, where
   sparsity matters most; "seconds": of the forward pass.
@@ -102,6 +102,11 @@ def needle_task(tokenizer, path, count, seed):
         questions += question + answer
     needles = [encode(f"\n{fact}.\n") for fact in facts]
     room = count - len(questions) - sum(map(len, needles))
+    if room < 0 or len(at) != NUM_NEEDLES * NUM_DIGITS:
+        raise SystemExit(
+            f"`--needles` needs more tokens than {count}, and one token per digit. Received: {count - room} tokens, "
+            f"{len(at)} of {NUM_NEEDLES * NUM_DIGITS} digits."
+        )
     filler, ids = list(map(int, text_ids(tokenizer, path, room, 60_000 * seed))), []
     for number, needle in enumerate(needles):
         ids += filler[number * room // NUM_NEEDLES : (number + 1) * room // NUM_NEEDLES] + needle

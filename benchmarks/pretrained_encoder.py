@@ -47,9 +47,8 @@ def load(path):
                 archive.extractall(folder)
             path = pathlib.Path(folder)
         words = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-        (path / "vocab.txt").write_text("\n".join(sorted(words, key=words.get)), encoding="utf-8")
         backbone = keras_hub.models.Backbone.from_preset(str(path))
-        tokenizer = keras_hub.tokenizers.BertTokenizer(vocabulary=str(path / "vocab.txt"), lowercase=True)
+        tokenizer = keras_hub.tokenizers.BertTokenizer(vocabulary=sorted(words, key=words.get), lowercase=True)
     return backbone, tokenizer
 
 

@@ -40,6 +40,7 @@ WRONG = [
     (BestOfCluster, {**CLUSTERS, "members": "last"}),
     (BestOfCluster, {"cluster_size": 4, "members": "hash", "num_clusters": 6}),
     *((make_union, {"parts": parts}) for parts in ([BestOfCluster(4, 4), Window(2)], [Window(2), BestOfCluster(4, 4)])),
+    (Union, {"parts": [patterns.RetrievedClusters(), SelectedBlocks()]}),
     (make_sinks, {"pattern": BestOfCluster(4, 4), "use_sink": True}),
     (Hashed, {"bucket_size": 4, "num_buckets": 3}),
     (Hashed, {"num_buckets": 4, "bucket_size": 4, "round": -1}),

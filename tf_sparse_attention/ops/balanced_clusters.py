@@ -14,8 +14,8 @@ def bisect_keys(keys: Tensor, cluster_size: int) -> Tensor:
     """Divide the keys of each segment into clusters of equal size, of keys that are near each other.
 
     Recursive bisection: the keys of a part are sorted by their projection onto the first principal direction and cut in
-    half, until a part has `cluster_size` keys. A short power method finds the direction. Among equal projections, the
-    earlier key comes first. Cost O(g H min(g, H) log(g / c)) per segment. No gradient.
+    half, until a part has `cluster_size` keys. A short power method finds the direction. Keys of equal projections stay
+    in their order. Cost O(g H min(g, H) log(g / c)) per segment. No gradient.
 
     Args:
         keys: (..., g, H), segments of g keys. g must be c times a power of two.

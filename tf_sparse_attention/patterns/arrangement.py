@@ -42,6 +42,7 @@ class Arrangement:
             Kernels compute this band. None: the arrangement has no kernel order.
         groups: int32 (B, N, T), the group that the pattern assigns to each token (cluster or bucket), in kernel order.
             Queries attend only within this group. None: the pattern assigns no groups, or there is no kernel order.
+        has_pair_mask: whether `pair_mask` is not None.
         members: arrangement of the keys that key slots represent, equally many consecutive ones per slot, with the same
             queries. A slot then counts once per member that a query may attend to, and masks, except `pair_mask`,
             apply to members. None: each slot is one key.
@@ -60,6 +61,7 @@ class Arrangement:
     limits: tuple[int, int] | None = None
     groups: Tensor | None = None
     slot_positions: Callable | None = None
+    has_pair_mask = False
     if TYPE_CHECKING:  # as a property, since a subclass may compute it
 
         @property

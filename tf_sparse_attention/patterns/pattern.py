@@ -128,6 +128,7 @@ class Pattern:
         content_based: whether the pattern has a selector, which computes features for `visible`. Default False.
         takes_memory: whether keys of a segment memory may precede the sequence. Default False.
         must_be_causal: whether the pattern is for causal self-attention only. Default False.
+        selects_alone: whether a union must not have another content-based pattern. Default False.
         can_be_causal: whether later keys can be masked. Default True.
         causal_selection: whether, under a causal mask, the keys of a query are independent of later tokens. Default
             True.
@@ -157,6 +158,7 @@ class Pattern:
     """
 
     must_be_causal = False
+    selects_alone = False
     if TYPE_CHECKING:  # as properties, since a subclass may have each as a constant, a field or a property
 
         @property
@@ -306,7 +308,8 @@ class Union(Composition):
             False.
 
     Raises:
-        ValueError: if a part is not a pattern, or gives heads different patterns (put the union inside `Heads`).
+        ValueError: if a part is not a pattern, gives heads different patterns (put the union inside `Heads`), or cannot
+            be combined with another part.
     """
 
     parts: Sequence[Pattern]
@@ -332,6 +335,13 @@ class Union(Composition):
         object.__setattr__(self, "parts", tuple(parts))
         if len(parts) < 2:
             raise ValueError(f"`parts` must be at least two patterns. Received: parts={self.parts!r}.")
+        selecting = [part for part in parts if part.content_based]
+        alone = [type(part).__name__ for part in selecting if part.selects_alone]
+        if alone and len(selecting) > 1:
+            raise ValueError(
+                f"`parts` must have no other content-based pattern besides {alone[0]}. Put them into different heads: "
+                f"Heads([(2, ...), ...]). Received: {', '.join(type(part).__name__ for part in selecting)}."
+            )
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")

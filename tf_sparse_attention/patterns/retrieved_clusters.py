@@ -81,7 +81,9 @@ class RetrievedClusters(Pattern):
     Combine it with a window and the first tokens, which trained models need: `Window(64) | First(4) |
     RetrievedClusters(55)`. If all clusters are selected, the result is that of dense attention.
 
-    Cost O(T num_clusters c) for attention, and O(T^2 / c) for the scores of centroids.
+    Cost O(T num_clusters c) for attention, and O(T^2 / c) for the scores of centroids. With estimates and other
+    patterns in the union, a call also masks O(T^2) pairs, to count the members that a query does not attend to.
+    Content-based patterns cannot be in the same union.
 
     Sources: balanced clusters as in routing attention (Roy et al. 2021, section 4.1); clusters of the keys of a trained
     model as in Squeezed Attention (Hooper et al. 2024, arXiv 2411.09688), ClusterKV (Liu et al. 2024, arXiv 2412.03213)
@@ -114,6 +116,7 @@ class RetrievedClusters(Pattern):
 
     content_based = True
     must_be_causal = True
+    selects_alone = True
 
     def __post_init__(self) -> None:
         checks.check_count("num_clusters", self.num_clusters)
@@ -624,6 +627,7 @@ class ClusterEstimates(OneGroup):
     """
 
     is_exact = True
+    has_pair_mask = True
     sorts_tokens = True
 
     def __init__(

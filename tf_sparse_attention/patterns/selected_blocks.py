@@ -313,6 +313,7 @@ class MaskedBlocks(OneGroup):
     """
 
     is_exact = True
+    has_pair_mask = True
 
     def __init__(self, is_selected: Tensor, run: tuple[int, int], block_size: int, key_length: Size) -> None:
         self._is_selected, self._run, self._block_size, self.key_length = is_selected, run, block_size, key_length

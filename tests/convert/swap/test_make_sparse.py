@@ -20,13 +20,13 @@ def test_short_texts_have_the_results_of_the_dense_model():
     sparse = convert.make_sparse(dense, keys=64, print_fn=lines.append)
     np.testing.assert_allclose(logits(sparse, 56), logits(dense, 56), atol=1e-5)
     np.testing.assert_array_equal(*(generated(model, IDS[:, :40], (20,)) for model in (sparse, dense)))
-    assert lines[0].startswith("2 layers: Window(8) | First(4) | RetrievedClusters(6)\n")
+    assert lines[0].startswith("2 layers: Window(8) | First(4) | RetrievedClusters(6). Of 8,192 tokens")
     assert "reads at most 64 keys, and the means of 1,024 clusters" in lines[0]
 
 
 def test_long_texts_are_continued_as_a_full_pass_continues_them():
     dense = decoder("llama")
-    sparse = convert.make_sparse(dense, keys=32, print_fn=None)
+    sparse = convert.make_sparse(dense, keys=64, print_fn=None)
     assert np.abs(logits(sparse, 600) - logits(dense, 600)).max() > 0.01
     text = generated(sparse, IDS, (590,))  # beyond a segment, so that clusters are read
     assert_greedy(sparse, text, (590,))
@@ -35,10 +35,16 @@ def test_long_texts_are_continued_as_a_full_pass_continues_them():
 def test_layers_with_a_window_keep_it():
     lines = []
     sparse = convert.make_sparse(decoder("gemma3"), keys=64, print_fn=lines.append)
-    assert "1 layers: Window(8)" in lines[0] and "6 layers keep their windows" in lines[0]
+    assert "1 layers: Window(8)" in lines[0] and "6 layers: their own window of 5 tokens" in lines[0]
     np.testing.assert_allclose(logits(sparse, 56), logits(decoder("gemma3"), 56), atol=1e-4)
+
+
+def test_differences_from_the_dense_model_are_reported():
+    lines = []
+    convert.make_sparse(decoder("gpt_neo_x"), print_fn=lines.append)
+    assert "2 layers: KerasHub's `generate` rotates the query of a step as position 0" in lines[0]
 
 
 def test_the_number_of_keys_has_a_minimum():
     with pytest.raises(ValueError, match="`keys`"):
-        convert.make_sparse(decoder("llama"), keys=31)
+        convert.make_sparse(decoder("llama"), keys=63)

@@ -1,5 +1,6 @@
 """The recommended sparse attention for a pretrained decoder, in one call."""
 
+import collections
 import math
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from tf_sparse_attention.layers.parts.cache_tensors import bytes_of, cache_tenso
 from tf_sparse_attention.patterns import First, Pattern, RetrievedClusters, Window
 
 NUM_SINKS, CLUSTER_SIZE, SEGMENT = 4, 8, 512
-MIN_KEYS = 32
+MIN_KEYS = 64
 REPORTED_LENGTH = 8192  # tokens, for models that do not state their context length
 
 
@@ -36,23 +37,24 @@ def make_sparse(
     """Return a copy of a pretrained decoder in which a token reads at most `keys` keys. No training is needed.
 
     Each attention layer gets the pattern `Window(keys // 8) | First(4) | RetrievedClusters(n)`: the last tokens, the
-    first tokens, and the clusters of 8 keys that fit each query best. All other clusters are estimated by their means.
-    The first 7/8 of `keys` tokens have the results of the dense model. Layers that have a sliding window keep it, and
-    cache only the window. `replace_attention` takes any other pattern.
+    first tokens, and the clusters of 8 keys that fit each query best. All other clusters are estimated by their means,
+    which a token reads too. About the first 7/8 of `keys` tokens have the results of the dense model. Layers that have
+    a sliding window keep it, whatever `keys` is, and cache only the window. Use `replace_attention` for other patterns.
 
     Args:
         model: a built decoder that `replace_attention` supports, such as a `keras_hub.models.CausalLM`. It is not
             changed.
-        keys: number of keys that a query reads, at least 32. Default: 512.
+        keys: number of keys that a query reads, at least 64. Default: 512.
         causal: see `replace_attention`. Default: False.
-        print_fn: function that receives the report: the patterns, the keys that a query reads, the KV cache for the
-            context length of the model, and the attention that stays dense. None for no report. Default: `print`.
+        print_fn: function that receives the report: the patterns, the keys that a query reads, the KV cache of
+            `model.preprocessor.sequence_length` tokens (8,192 without a preprocessor), remarks on differences, and the
+            attention that stays dense. None for no report. Default: `print`.
 
     Returns:
         A new model with the same weights, not compiled.
 
     Raises:
-        ValueError: if `keys` is less than 32, if the attention is not causal, and as for `replace_attention`.
+        ValueError: if `keys` is less than 64, if the attention is not causal, and as for `replace_attention`.
 
     Example:
         >>> model = from_gguf("SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -72,23 +74,33 @@ def make_sparse(
     sparse = replace_attention(model, make_layer, causal, print_fn=lines.append)
     if print_fn is None:
         return sparse
-    window, num_clusters = _sizes(keys)
-    name = f"Window({window}) | First({NUM_SINKS}) | RetrievedClusters({num_clusters})"
-    report = [f"{len(clustered)} layers: {name}"] if clustered else []
-    if windowed:
-        report.append(f"{len(windowed)} layers keep their windows: LocalAttention")
     length = getattr(getattr(model, "preprocessor", None), "sequence_length", None) or REPORTED_LENGTH
-    report.append(_cost(clustered, windowed, length, keys))
-    print_fn("\n".join(report + [line for line in "\n".join(lines).split("\n") if not line.startswith("replaced")]))
+    print_fn("\n".join([*_summary(clustered, windowed, length, keys), *_remarks("\n".join(lines).split("\n"))]))
     return sparse
 
 
-def _cost(clustered, windowed, length, keys):
-    """Return a sentence on what a query reads, and on the size of the cache."""
-    layers, means = clustered + windowed, length // SEGMENT * SEGMENT // CLUSTER_SIZE if clustered else 0
+def _summary(clustered, windowed, length, keys):
+    """Yield sentences on what a query reads, and on the size of the cache."""
+    if clustered:
+        window, num_clusters = _sizes(keys)
+        means = length // SEGMENT * SEGMENT // CLUSTER_SIZE
+        yield (
+            f"{len(clustered)} layers: Window({window}) | First({NUM_SINKS}) | RetrievedClusters({num_clusters}). Of "
+            f"{length:,} tokens, a query reads at most {min(keys, length):,} keys, and the means of {means:,} clusters."
+        )
+    if windowed:
+        windows = ", ".join(sorted({f"{layer.window:,}" for layer in windowed}))
+        yield f"{len(windowed)} layers: their own window of {windows} tokens, which `keys` does not change."
+    layers = clustered + windowed
     cache = sum(num_bytes(cache_tensors(layer, 1, length)) for layer in layers)
     sizes = [(layer.num_key_heads, layer.key_dim + layer.value_dim, bytes_of(layer.compute_dtype)) for layer in layers]
-    return (
-        f"Of {length:,} tokens, a query reads at most {min(keys, length):,} keys, and the means of {means:,} clusters. "
-        f"KV cache: {cache / 2**20:,.1f} MiB, dense {sum(map(math.prod, sizes)) * length / 2**20:,.1f} MiB."
-    )
+    dense = sum(map(math.prod, sizes)) * length
+    yield f"KV cache of {length:,} tokens: {cache / 2**20:,.1f} MiB, dense {dense / 2**20:,.1f} MiB."
+
+
+def _remarks(lines):
+    """Yield the remarks in the report of `replace_attention`, with the number of layers, and the skipped layers."""
+    replaced = [line.split("; ")[1:] for line in lines if line.startswith("replaced")]
+    counts = collections.Counter(remark for remarks in replaced for remark in remarks)
+    yield from (f"{count} layers: {remark}" for remark, count in counts.items())
+    yield from (line for line in lines if not line.startswith("replaced"))

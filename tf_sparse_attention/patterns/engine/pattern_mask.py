@@ -315,7 +315,7 @@ def _check_groups(arrangement, leaf, inputs):
         raise UnsupportedByKernel("successor values or segment memory, with keys gathered in groups")
     if arrangement.key_counts() is not None or arrangement.members is not None:
         raise UnsupportedByKernel("keys that count more than once")
-    if arrangement.pair_mask() is not None:
+    if arrangement.has_pair_mask:
         raise UnsupportedByKernel("blocks that each query selects from all keys")
     inside = arrangement.key_exists()
     if inside is not None and shape(inside)[-2] != 1:
