@@ -35,7 +35,7 @@ TINY = {
         **{"PRESET": "qwen3_0.6b_en", "LENGTH": 32, "BATCH_SIZE": 2, "BLOCK_SIZE": 4, "NUM_BLOCKS": 2},
         **{"TRAIN_STEPS": 2, "STEPS": 2, "MAX_LENGTH": 40},
     },
-    "11_pretrained_model_made_sparse": {"PACKAGE": None, "KEYS": 32, "TOKENS": 40, "MAX_LENGTH": 12},
+    "11_pretrained_model_made_sparse": {"PACKAGE": None, "KEYS": 64, "TOKENS": 80, "MAX_LENGTH": 12},
 }
 # For what has to be downloaded.
 WITH_STAND_IN = ("3_dense_model_made_sparse", "4_published_checkpoint", "11_pretrained_model_made_sparse")
