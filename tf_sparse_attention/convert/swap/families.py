@@ -229,7 +229,7 @@ class Family:
         call_style: see `SwappedAttention`.
         reason: function of the attention that returns why it cannot be replaced, or None.
         remark: function of the attention that returns a remark for the report, or None.
-        window_backend: the only backend with which KerasHub applies the window. None: all.
+        window_backend: the only backend where KerasHub applies the window. None: all.
     """
 
     window: Callable[[Layer], int | None] = _none
@@ -482,7 +482,7 @@ def model_reasons(model: Layer) -> dict[int, str]:
     found = {}
     for layer in _layers_of(model):
         has_images = getattr(layer, "vision_encoder", None) is not None and getattr(layer, "mrope_section", None)
-        sources: dict[bool, int] = {}  # the last attention with keys of its own, by whether it has a window
+        sources: dict[bool, int] = {}  # the last attention with own keys, by whether it has a window
         for block in getattr(layer, "transformer_layers", []):
             attention: Any = getattr(block, "attention", getattr(block, "_self_attention_layer", None))
             if has_images:  # Qwen 3.5

@@ -39,7 +39,7 @@ def make_sparse(
     Each attention layer gets the pattern `Window(keys // 8) | First(4) | RetrievedClusters(n)`: the last tokens, the
     first tokens, and the clusters of 8 keys that fit each query best. All other clusters are estimated by their means,
     which a token reads too. About the first 7/8 of `keys` tokens have the results of the dense model. Layers that have
-    a sliding window keep it, whatever `keys` is, and cache only the window. Use `replace_attention` for other patterns.
+    a sliding window keep it for any `keys`, and cache only the window. Use `replace_attention` for other patterns.
 
     Args:
         model: a built decoder that `replace_attention` supports, such as a `keras_hub.models.CausalLM`. It is not
