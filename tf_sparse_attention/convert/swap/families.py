@@ -1,7 +1,9 @@
 """Attention classes of KerasHub, each described by one `Family`.
 
-Classes are recognized by name, so KerasHub need not be installed. The converted layer follows the KerasHub class where
-it differs from the published model:
+Classes are recognized by name, so KerasHub need not be installed. What an attention does not know of its model has a
+case in `note_rotary_positions` (Moonshine) or in `model_reasons` (shared keys of Gemma 3n and 4, images of Qwen 3.5).
+
+The converted layer follows the KerasHub class where it differs from the published model:
 - gpt-oss (KerasHub 0.32): a query sees `sliding_window` positions before its own, one more than published. Layers with
   odd indices have the window, instead of layers with even indices.
 - Gemma: rotary channels are in another order within a head. Queries and keys agree, so scores do not change.
@@ -74,7 +76,10 @@ def _window_of_block(block):
 
 def _rotary(attention):
     names = ("rotary_embedding_layer", "rope_layer", "rotary_embedding")
-    rotary = next(layer for name in names if (layer := get_attribute(attention, name)) is not None)
+    found = [layer for name in names if (layer := get_attribute(attention, name)) is not None]
+    if not found:
+        raise AttributeError(f"{type(attention).__name__} has none of the attributes {', '.join(names)}.")
+    rotary = found[0]
     if getattr(rotary, "low_freq_factor", None) is not None:
         settings = {name: getattr(rotary, theirs) for name, theirs in LLAMA3.items()}
         settings |= {"type": "llama3", "max_wavelength": rotary.max_wavelength}
@@ -474,7 +479,8 @@ def note_rotary_positions(model: Layer) -> None:
             for block in getattr(owner, f"{side}_blocks", []) if rotary is not None else []:
                 attention = getattr(block, "self_attention", getattr(block, "self_attention_layer", None))
                 settings = {"rotary_max_wavelength": rotary.base_value, "rotary_dim": rotary.rotary_dim}
-                vars(attention)[ROPE] = settings
+                if attention is not None:
+                    vars(attention)[ROPE] = settings
 
 
 def model_reasons(model: Layer) -> dict[int, str]:
@@ -489,13 +495,14 @@ def model_reasons(model: Layer) -> dict[int, str]:
                 found[id(attention)] = (
                     "its rotary positions are those of images: create the model without its vision encoder"
                 )
-            if not hasattr(attention, "is_kv_shared_layer"):
+            family = family_of(attention)
+            if family is None or not hasattr(attention, "is_kv_shared_layer"):
                 continue
-            has_window = FAMILIES[type(attention).__name__].window(attention) is not None
-            if attention.is_kv_shared_layer:  # Gemma 3n and 4
-                found[sources[has_window]] = "other layers read its keys and values"
-            else:
+            has_window = family.window(attention) is not None
+            if not attention.is_kv_shared_layer:
                 sources[has_window] = id(attention)
+            elif has_window in sources:  # Gemma 3n and 4
+                found[sources[has_window]] = "other layers read its keys and values"
     return found
 
 
