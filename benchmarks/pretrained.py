@@ -31,8 +31,7 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.convert.swap.dense_attention import sliding_window_of
-from tf_sparse_attention.convert.swap.make_sparse import recommended_pattern
+from tf_sparse_attention.convert.swap.make_sparse import recommended_pattern, sparse_layer
 from tf_sparse_attention.patterns import First, SelectedBlocks, Window
 
 TEXTS = ("argparse.py", "pydoc_data/topics.py")
@@ -54,14 +53,6 @@ def patterns(keys):
         "clusters, no estimate": recommended_pattern(keys, use_estimate=False),
         "clusters, shared": recommended_pattern(keys, use_shared_choice=True),
     }
-
-
-def make_layer(pattern, attention):
-    """Return a sparse layer that replaces a dense one."""
-    own = sliding_window_of(attention)
-    if own is not None:
-        return tsa.layers.LocalAttention(**tsa.convert.arguments_of(attention, window=own))
-    return tsa.layers.SparseAttention(**tsa.convert.arguments_of(attention), pattern=pattern)
 
 
 def token_losses(model, ids):
@@ -140,7 +131,7 @@ def results(model, name, options, dense_ids):
     """Yield the rows of one pattern."""
     tokenizer, pattern, changed = model.preprocessor.tokenizer, patterns(options.keys)[name], model
     if pattern is not None:
-        changed = tsa.convert.replace_attention(model, functools.partial(make_layer, pattern), print_fn=None)
+        changed = tsa.convert.replace_attention(model, functools.partial(sparse_layer, pattern=pattern), print_fn=None)
         changed.preprocessor = model.preprocessor
     own = {"model": options.model.stem, "attention": name, "tokens": options.tokens}
     own |= {} if pattern is None else {"keys": options.keys}

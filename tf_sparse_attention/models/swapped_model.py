@@ -314,7 +314,7 @@ def swap(site: LayerSite, swapped: SwappedAttention) -> None:
 
 
 def _call_without_mask(call, *args, **kwargs):
-    """Call experts without an attention mask, of which they need only which tokens attend to something: all do."""
+    """Call experts without an attention mask. They read from it which tokens attend to any token, and all do."""
     return call(*args, **{**kwargs, "attention_mask": None})
 
 

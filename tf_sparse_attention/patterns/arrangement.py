@@ -179,6 +179,15 @@ class Arrangement:
         raise NotImplementedError(f"{type(self).__name__} must define `combine`.")
 
 
+MAX_RUNS = 8  # of the queries of a causal call, each run with all keys up to its end: 9/16 of all pairs
+
+
+def query_runs(length: int, unit: int = 1) -> list[tuple[int, int]]:
+    """Return the first query, and the one after the last, of at most `MAX_RUNS` runs of whole units."""
+    size = -(-length // (MAX_RUNS * unit)) * unit
+    return [(start, min(start + size, length)) for start in range(0, length, size)]
+
+
 class QueryRuns(Arrangement):
     """Separate arrangements of consecutive runs of queries.
 

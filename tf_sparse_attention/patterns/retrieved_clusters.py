@@ -33,7 +33,7 @@ from tf_sparse_attention.ops.shapes import (
     split,
     take_key_heads,
 )
-from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
+from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns, query_runs
 from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, dequantize_rows
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selected_blocks import (
@@ -43,7 +43,6 @@ from tf_sparse_attention.patterns.selected_blocks import (
     SelectedTiles,
     add_to_sums,
     numbered,
-    query_runs,
     rewind_sums,
     tiles_are_faster,
     with_own_block,
@@ -58,8 +57,6 @@ from tf_sparse_attention.patterns.selection import (
     TokenInfo,
 )
 from tf_sparse_attention.types import Size, Tensor
-
-MAX_RUNS = 8  # runs of queries that attend to the estimates of clusters: they compute 9/16 of all pairs
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -155,7 +152,8 @@ class RetrievedClusters(Pattern):
             return own
         estimates = _estimates(chosen, call, self) if self.use_estimate else None
         if not tiles_are_faster(length, self.num_clusters, self.cluster_size):
-            runs = QueryRuns(MaskedClusters(chosen, run, self) for run in query_runs(length, self.segment))
+            segments = [(start, min(start + self.segment, length)) for start in range(0, length, self.segment)]
+            runs = QueryRuns(MaskedClusters(chosen, segment, self) for segment in segments)
             return runs if estimates is None else OneSoftmax(runs, estimates)
         group_size = call.group_size if self.use_shared_choice else 1
         retrieved = RetrievedTiles(chosen, length, self, group_size)
@@ -428,13 +426,11 @@ class ClusterSelector(Selector):
         local = local + ops.arange(count, dtype="int32")[:, None] * segment
         local = ops.reshape(local, (batch, heads, count * segment))
         made = {"cluster_slots": write(old["cluster_slots"], local + first[:, None, None] * segment, segment)}
-        for name, members in (
-            ("cluster_key", keys),
-            ("cluster_value", rows("value") if "cluster_value" in old else None),
-        ):
-            if members is not None:
-                clusters = split(take_rows(members, local), size, -2, count * per_segment)
-                made[name] = write(old[name], ops.mean(clusters, axis=-2), per_segment)
+        for name in ("key", "value"):
+            if f"cluster_{name}" in old:
+                members = take_rows(keys if name == "key" else rows(name), local)
+                means = ops.mean(split(members, size, -2, count * per_segment), axis=-2)
+                made[f"cluster_{name}"] = write(old[f"cluster_{name}"], means, per_segment)
         return made
 
     def select_new(
@@ -689,10 +685,8 @@ def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedCluste
 
     if not are_known(length):
         return run(0, length, clusters.number)
-    segments, per_segment, runs = count_blocks(length, segment), segment // pattern.cluster_size, []
-    step = max(-(-segments // MAX_RUNS), 2)
-    for first in range(0, segments, step):
-        stop = min((first + step) * segment, length)
-        # At least one segment, whose clusters no query sees if it is the only one.
-        runs.append(run(first * segment, stop, max((stop - 1) // segment, 1) * per_segment))
-    return QueryRuns(runs)
+    # At least one segment, whose clusters no query sees if it is the only one.
+    return QueryRuns(
+        run(start, stop, max((stop - 1) // segment, 1) * (segment // pattern.cluster_size))
+        for start, stop in query_runs(length, 2 * segment)
+    )

@@ -1,6 +1,7 @@
 """Block selection: the query's own block and the highest-scoring earlier blocks."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -36,7 +37,7 @@ from tf_sparse_attention.ops.shapes import (
     split,
     take_key_heads,
 )
-from tf_sparse_attention.patterns.arrangement import Arrangement, Grid, OneGroup, QueryRuns
+from tf_sparse_attention.patterns.arrangement import MAX_RUNS, Arrangement, Grid, OneGroup, QueryRuns, query_runs
 from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, dequantize_rows
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import (
@@ -99,8 +100,9 @@ class GivenBlocks(Pattern):
             return own
         if not tiles_are_faster(length, blocks.shape[-1], self.block_size):
             numbers = ops.arange(count_blocks(length, self.block_size), dtype="int32")
-            is_selected = ops.any(blocks[..., None] == numbers, axis=-2)
-            runs = query_runs(length, -(-length // MAX_RUNS))
+            choices = [blocks[..., rank, None] == numbers for rank in range(blocks.shape[-1])]
+            is_selected = functools.reduce(ops.logical_or, choices)  # no array of all ranks and blocks
+            runs = query_runs(length)
             return QueryRuns(MaskedBlocks(is_selected, run, self.block_size, length) for run in runs)
         group_size = call.group_size if self.use_shared_choice else 1
         return OneSoftmax(own, SelectedTiles(blocks, self.block_size, call.key_length, group_size))
@@ -278,7 +280,6 @@ def rewind_sums(sums: Tensor, entry: Mapping[str, Tensor], lengths: Tensor, size
 
 MAX_TILE_SIZE, MIN_TILE_SIZE = 64, 16  # queries per tile
 TILE_COST = 56  # time to gather and merge a query for each selected block, in keys attended to: measured on CPUs
-MAX_RUNS = 8  # runs of queries that attend to all earlier keys under a mask: they compute 9/16 of all pairs
 INT32_END = 2**31
 
 
@@ -294,12 +295,9 @@ class OwnBlocks(Grid):
 
 def tiles_are_faster(length: Size, num_selected: int, block_size: int) -> bool:
     """Return whether attention to selected blocks takes less time in `SelectedTiles` than in `MaskedBlocks`."""
-    return not are_known(length) or num_selected * (block_size + TILE_COST) < length * 9 / 16
-
-
-def query_runs(length: int, size: int) -> list[tuple[int, int]]:
-    """Return the first query, and the one after the last, of each run of `size` queries."""
-    return [(start, min(start + size, length)) for start in range(0, length, size)]
+    if not are_known(length):
+        return True
+    return num_selected * (block_size + TILE_COST) < length * (MAX_RUNS + 1) / (2 * MAX_RUNS)  # keys per query
 
 
 class MaskedBlocks(OneGroup):

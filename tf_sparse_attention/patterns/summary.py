@@ -7,13 +7,11 @@ from keras import ops
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.ops.shapes import are_known, in_range, join, shape, slice_axis, split
-from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns
+from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns, query_runs
 from tf_sparse_attention.patterns.cache_policies import CachePolicy
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selection import Selection, TokenInfo
 from tf_sparse_attention.types import Size, Tensor
-
-MAX_RUNS = 8  # runs of queries in a causal call: they compute 9/16 of all pairs
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -146,17 +144,9 @@ def column_runs(query_length: Size, key_length: Size, columns: Columns, causal: 
     num_blocks, memo = columns.num_blocks(key_length), ColumnMemo(columns)
     if not (causal and are_known(query_length, key_length)):
         return ColumnGrid(0, query_length, num_blocks, memo, key_length)
-    blocks_per_run = -(-query_length // (MAX_RUNS * columns.block_size))
-    size = blocks_per_run * columns.block_size
     return QueryRuns(
-        ColumnGrid(
-            start,
-            min(start + size, query_length),
-            min(start // columns.block_size + blocks_per_run, num_blocks),
-            memo,
-            key_length,
-        )
-        for start in range(0, query_length, size)
+        ColumnGrid(start, stop, min(-(-stop // columns.block_size), num_blocks), memo, key_length)
+        for start, stop in query_runs(query_length, columns.block_size)
     )
 
 

@@ -31,6 +31,14 @@ def _sizes(keys):
     return keys // 8, (keys - keys // 8 - NUM_SINKS) // CLUSTER_SIZE
 
 
+def sparse_layer(attention: keras.layers.Layer, pattern: Pattern) -> AttentionLayer:
+    """Return a layer with a pattern that replaces a dense attention, or with the window that the attention has."""
+    window = sliding_window_of(attention)
+    if window is not None:
+        return LocalAttention(**arguments_of(attention, window=window))
+    return SparseAttention(**arguments_of(attention), pattern=pattern)
+
+
 def make_sparse(
     model: keras.Model, keys: int = 512, causal: bool = False, print_fn: Callable[[str], object] | None = print
 ) -> keras.Model:
@@ -61,37 +69,34 @@ def make_sparse(
         >>> sparse = make_sparse(model, keys=512)
     """
     pattern = recommended_pattern(keys)
-    clustered, windowed, lines = list[AttentionLayer](), list[AttentionLayer](), list[str]()
+    layers, lines = list[AttentionLayer](), list[str]()
 
     def make_layer(attention):
-        own = sliding_window_of(attention)
-        if own is not None:
-            windowed.append(LocalAttention(**arguments_of(attention, window=own)))
-            return windowed[-1]
-        clustered.append(SparseAttention(**arguments_of(attention), pattern=pattern))
-        return clustered[-1]
+        layers.append(sparse_layer(attention, pattern))
+        return layers[-1]
 
     sparse = replace_attention(model, make_layer, causal, print_fn=lines.append)
     if print_fn is None:
         return sparse
     length = getattr(getattr(model, "preprocessor", None), "sequence_length", None) or REPORTED_LENGTH
-    print_fn("\n".join([*_summary(clustered, windowed, length, keys), *_remarks("\n".join(lines).split("\n"))]))
+    print_fn("\n".join([*_summary(layers, length, keys), *_remarks("\n".join(lines).split("\n"))]))
     return sparse
 
 
-def _summary(clustered, windowed, length, keys):
+def _summary(layers, length, keys):
     """Yield sentences on what a query reads, and on the size of the cache."""
-    if clustered:
+    windowed = [layer for layer in layers if isinstance(layer, LocalAttention)]
+    num_clustered = len(layers) - len(windowed)
+    if num_clustered:
         window, num_clusters = _sizes(keys)
         means = length // SEGMENT * SEGMENT // CLUSTER_SIZE
         yield (
-            f"{len(clustered)} layers: Window({window}) | First({NUM_SINKS}) | RetrievedClusters({num_clusters}). Of "
+            f"{num_clustered} layers: Window({window}) | First({NUM_SINKS}) | RetrievedClusters({num_clusters}). Of "
             f"{length:,} tokens, a query reads at most {min(keys, length):,} keys, and the means of {means:,} clusters."
         )
     if windowed:
         windows = ", ".join(sorted({f"{layer.window:,}" for layer in windowed}))
         yield f"{len(windowed)} layers: their own window of {windows} tokens, which `keys` does not change."
-    layers = clustered + windowed
     cache = sum(num_bytes(cache_tensors(layer, 1, length)) for layer in layers)
     sizes = [(layer.num_key_heads, layer.key_dim + layer.value_dim, bytes_of(layer.compute_dtype)) for layer in layers]
     dense = sum(map(math.prod, sizes)) * length
