@@ -9,7 +9,8 @@ appends them to `--output`. Columns:
 - "loss": of consecutive tokens of each text, in nats per token; "last_quarter": of the last quarter of positions, where
   sparsity matters most; "seconds": of the forward pass.
 - "needles": loss of the digits of eight codes that are hidden in the first text and asked for at its end, in nats per
-  digit, for each seed of `--needles`. Chance is 2.30.
+  digit, for each seed of `--needles`; "by_depth": the same for each code, the first one in the text first. Chance is
+  2.30.
 - "tokens_per_second", "prefill_seconds": of greedy generation after a prompt of `--tokens` tokens, with `--new_tokens`;
   "same_tokens": number of new tokens before the first one that differs from dense attention.
 
@@ -32,7 +33,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.convert.swap.make_sparse import recommended_pattern, sparse_layer
-from tf_sparse_attention.patterns import First, SelectedBlocks, Window
+from tf_sparse_attention.patterns import First, Hashed, SelectedBlocks, Stride, Window
 
 TEXTS = ("argparse.py", "pydoc_data/topics.py")
 LONG, START = 80_000, 20_000  # characters
@@ -41,18 +42,33 @@ NAMES = ("Paris", "London", "Madrid", "Berlin", "Vienna", "Moscow", "Cairo", "To
 NUM_NEEDLES, NUM_DIGITS = 8, 5
 
 
-def patterns(keys):
-    """Return the patterns by name, for queries that read at most `keys` keys."""
+def patterns(keys, length):
+    """Return the patterns by name, for queries that read about `keys` keys of `length` tokens."""
     local = keys // 4
+    near = Window(local) | First(4)
     return {
         "dense": None,
         "window alone": Window(keys),
         "window": Window(keys - 4) | First(4),
-        "blocks": Window(local) | First(4) | SelectedBlocks(16, (keys - local) // 16),
+        "strides": Window(keys // 2) | First(4) | Stride(max(2 * length // keys, 1)),
+        "hashing": near | Hashed(2 * max(length // (2 * (keys - local)), 1), keys - local),
+        "blocks": near | SelectedBlocks(16, (keys - local) // 16),
+        "blocks of 64": near | SelectedBlocks(64, max((keys - local) // 64, 1)),
+        "blocks of 64 alone": SelectedBlocks(64, max(keys // 64, 1)),
+        "blocks of 128": near | SelectedBlocks(128, max((keys - local) // 128, 1)),
         "clusters": recommended_pattern(keys),
         "clusters, no estimate": recommended_pattern(keys, use_estimate=False),
         "clusters, shared": recommended_pattern(keys, use_shared_choice=True),
+        **{f"clusters, {count} nodes": recommended_pattern(keys, num_nodes=count) for count in (8, 16, 24, 32)},
     }
+
+
+NAMES_OF_PATTERNS = list(patterns(512, 4096))
+
+
+def default_texts():
+    """Return the paths of `TEXTS` in the library of this Python."""
+    return [pathlib.Path(argparse.__file__).parent / name for name in TEXTS]
 
 
 def token_losses(model, ids):
@@ -79,24 +95,28 @@ def text_ids(tokenizer, path, count, offset=0):
 
 
 def needle_task(tokenizer, path, count, seed):
-    """Return `count` token ids of a text with needles and questions, and the positions of the digits to find."""
+    """Return token ids with needles and questions, and the positions of the digits to find, (needles, digits).
+
+    The needles are in the order of the text, which has `count` tokens in total.
+    """
     rng = np.random.default_rng(seed)
     names = rng.permutation(NAMES)[:NUM_NEEDLES]
     facts = [f"The secret code of {name} is {''.join(map(str, rng.integers(10, size=NUM_DIGITS)))}" for name in names]
     encode = lambda text: list(map(int, tokenizer(text)))  # noqa: E731
     digits = {token for digit in "0123456789" for token in encode(digit)}
-    questions, at = encode("\n\nNow repeat the codes.\n"), []
+    questions, at = encode("\n\nNow repeat the codes.\n"), [list[int]() for _ in facts]
     for number in rng.permutation(NUM_NEEDLES):
         question, answer = encode(facts[number][:-NUM_DIGITS].rstrip()), encode(f" {facts[number][-NUM_DIGITS:]}.\n")
         start = len(questions) + len(question)
-        at += [start + place for place, token in enumerate(answer) if token in digits]
+        at[number] = [start + place for place, token in enumerate(answer) if token in digits]
         questions += question + answer
     needles = [encode(f"\n{fact}.\n") for fact in facts]
     room = count - len(questions) - sum(map(len, needles))
-    if room < 0 or len(at) != NUM_NEEDLES * NUM_DIGITS:
+    found = sum(map(len, at))
+    if room < 0 or found != NUM_NEEDLES * NUM_DIGITS:
         raise SystemExit(
             f"`--needles` needs more tokens than {count}, and one token per digit. Received: {count - room} tokens, "
-            f"{len(at)} of {NUM_NEEDLES * NUM_DIGITS} digits."
+            f"{found} of {NUM_NEEDLES * NUM_DIGITS} digits."
         )
     filler, ids = list(map(int, text_ids(tokenizer, path, room, 60_000 * seed))), []
     for number, needle in enumerate(needles):
@@ -129,7 +149,7 @@ def rounded(row):
 
 def results(model, name, options, dense_ids):
     """Yield the rows of one pattern."""
-    tokenizer, pattern, changed = model.preprocessor.tokenizer, patterns(options.keys)[name], model
+    tokenizer, pattern, changed = model.preprocessor.tokenizer, patterns(options.keys, options.tokens)[name], model
     if pattern is not None:
         changed = tsa.convert.replace_attention(model, functools.partial(sparse_layer, pattern=pattern), print_fn=None)
         changed.preprocessor = model.preprocessor
@@ -145,7 +165,9 @@ def results(model, name, options, dense_ids):
         }
     for seed in options.needles:
         ids, at = needle_task(tokenizer, options.texts[0], options.tokens, seed)
-        yield {**own, "text": options.texts[0].name, "seed": seed, "needles": token_losses(changed, ids)[at - 1].mean()}
+        found = token_losses(changed, ids)[at - 1].mean(axis=1)
+        depths = [round(float(loss), 2) for loss in found]
+        yield {**own, "text": options.texts[0].name, "seed": seed, "needles": found.mean(), "by_depth": depths}
     if options.new_tokens:
         ids = text_ids(tokenizer, options.texts[0], options.tokens)
         first, speed, new_ids = generation(changed, ids, options.new_tokens)
@@ -158,13 +180,13 @@ def results(model, name, options, dense_ids):
 def main():
     """Print one JSON line per pattern and measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    library = pathlib.Path(argparse.__file__).parent
-    texts = [library / name for name in TEXTS]
     parser.add_argument("model", type=pathlib.Path, help="GGUF file")
-    parser.add_argument("--texts", nargs="+", type=pathlib.Path, default=texts, help="text files")
+    parser.add_argument("--texts", nargs="+", type=pathlib.Path, default=default_texts(), help="text files")
     parser.add_argument("--tokens", type=int, default=4096, help="number of tokens")
     parser.add_argument("--keys", type=int, default=512, help="number of keys that a query reads")
-    parser.add_argument("--patterns", nargs="+", choices=patterns(512), default=list(patterns(512)), help="their names")
+    parser.add_argument(
+        "--patterns", nargs="+", choices=NAMES_OF_PATTERNS, default=NAMES_OF_PATTERNS, help="their names"
+    )
     parser.add_argument("--needles", nargs="*", type=int, default=[], help="seeds of needles")
     parser.add_argument("--new_tokens", type=int, default=0, help="number of tokens to generate")
     parser.add_argument("--output", type=pathlib.Path, help="file that gets the JSON lines too")

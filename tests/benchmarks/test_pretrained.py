@@ -42,7 +42,7 @@ def test_answers_of_needles_are_at_the_returned_positions(files):
 
     ids, at = pretrained.needle_task(encode, pathlib.Path(files[1]), 1100, seed=0)
     text = bytes(ids.astype("uint8").tolist()).decode()
-    assert len(ids) == 1100 and len(at) == 40
-    for number in range(8):
-        code = "".join(text[place] for place in at[5 * number : 5 * number + 5])
-        assert code.isdigit() and text.count(code) == 2
+    assert len(ids) == 1100 and at.shape == (8, 5)
+    codes = ["".join(text[place] for place in places) for places in at]
+    assert all(code.isdigit() and text.count(code) == 2 for code in codes)
+    assert sorted(codes, key=text.index) == codes

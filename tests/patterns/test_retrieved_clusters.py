@@ -22,6 +22,12 @@ def normal(*sizes, seed=0):
     return np.random.default_rng(seed).normal(size=sizes).astype("float32")
 
 
+def best_of(groups, query, key, counted, count):
+    """Return the indices of the `count` groups with the highest score of the query and the mean key."""
+    scores = [query @ key[[j for j in members if counted[j]]].mean(axis=0) for members in groups]
+    return sorted(range(len(groups)), key=lambda number: -scores[number])[:count]
+
+
 def slow_attention(pattern, window, sinks, query, key, value, counted):
     """Compute one head in loops, from the definition; `counted` is False for padding."""
     size, segment, length = pattern.cluster_size, pattern.segment, len(query)
@@ -35,18 +41,26 @@ def slow_attention(pattern, window, sinks, query, key, value, counted):
     for i in range(length):
         complete = clusters[: i // segment * segment // size]
         runs = [list(range(s, s + size)) for s in range(i // segment * segment, i // size * size, size)]
-        groups = [(members, number < len(complete)) for number, members in enumerate([*complete, *runs])]
+        nodes = [np.concatenate(complete[start : start + 8]) for start in range(0, len(complete), 8)]
+        searched = set(range(len(nodes)))
+        if pattern.num_nodes is not None:
+            nodes = [members for members in nodes if counted[members].any()]
+            searched = set(best_of(nodes, query[i], key, counted, pattern.num_nodes))
+        in_nodes = {j for number in searched for j in nodes[number]}
+        groups = [(members, True) for members in complete if set(members) <= in_nodes]
+        groups += [(members, False) for members in runs]
         groups = [(members, old) for members, old in groups if counted[members].any()]
-        scores = [query[i] @ key[[j for j in members if counted[j]]].mean(axis=0) for members, _ in groups]
-        best = sorted(range(len(groups)), key=lambda number: -scores[number])[: pattern.num_clusters]
+        best = best_of([members for members, _ in groups], query[i], key, counted, pattern.num_clusters)
         read = {j for number in best for j in groups[number][0]} | set(range(i // size * size, i + 1))
         near = set(range(max(i - window + 1, 0), i + 1)) | set(range(min(sinks, i + 1)))
         seen = [j for j in read | near if counted[j]]
         weights, values = [np.exp(query[i] @ key[j]) for j in seen], [value[j] for j in seen]
-        for number, (members, is_cluster) in enumerate(groups):
+        estimated = [members for number, (members, old) in enumerate(groups) if old and number not in best]
+        estimated += [members for number, members in enumerate(nodes) if number not in searched]
+        for members in estimated if pattern.use_estimate else ():
             members = [j for j in members if counted[j]]
             left = len([j for j in members if j not in near])
-            if pattern.use_estimate and is_cluster and number not in best and left:
+            if left:
                 weights.append(left * np.exp(query[i] @ key[members].mean(axis=0)))
                 values.append(value[members].mean(axis=0))
         if weights:
@@ -79,6 +93,8 @@ PATTERNS = [
     (RetrievedClusters(3, 2, 16, use_estimate=False), 0, 0),
     (Window(5) | First(2) | RetrievedClusters(2, 4, 8), 5, 2),
     (Window(3) | RetrievedClusters(1, 1, 4), 3, 0),
+    (Window(5) | First(2) | RetrievedClusters(2, 1, 8, num_nodes=2), 5, 2),
+    (RetrievedClusters(3, 2, 32, num_nodes=1), 0, 0),
 ]
 
 
@@ -137,6 +153,8 @@ def test_bisection_halves_along_the_first_direction():
         ({"segment": 24, "cluster_size": 8}, "segment"),
         ({"segment": 8}, "segment"),
         ({"num_clusters": 0}, "num_clusters"),
+        ({"num_nodes": 0}, "num_nodes"),
+        ({"segment": 32, "num_nodes": 2}, "segment"),
     ],
 )
 def test_invalid_arguments_are_named(arguments, name):

@@ -147,10 +147,10 @@ class CachePolicy:
         """Return the slots whose content follows the last slot in buckets, int32 (B, n, L). None: there are none."""
         return None
 
-    def estimate(
+    def estimates(
         self, entry: Mapping[str, Tensor], selection: Any, positions: Tensor
-    ) -> "tuple[Arrangement, Tensor, Tensor] | None":
-        """Return an arrangement of new queries with further keys and values, such as means of keys. None: no such keys.
+    ) -> "list[tuple[Arrangement, Tensor, Tensor]]":
+        """Return arrangements of new queries with further keys and values, such as means of keys. Default: none.
 
         Args:
             entry: the cache entry.
@@ -158,9 +158,9 @@ class CachePolicy:
             positions: int32 (B, q), the position of each query.
 
         Returns:
-            The arrangement, keys (B, n, G, H) and values (B, n, G, Hv).
+            For each arrangement also its keys (B, n, G, H) and values (B, n, G, Hv), or both in groups.
         """
-        return None
+        return []
 
 
 @dataclasses.dataclass(frozen=True)

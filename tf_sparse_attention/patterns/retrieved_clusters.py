@@ -17,6 +17,7 @@ from tf_sparse_attention.ops.gather import (
     take_numbers,
     take_positions,
     take_rows,
+    take_slots,
     take_unique_rows,
 )
 from tf_sparse_attention.ops.masks import merge
@@ -58,6 +59,9 @@ from tf_sparse_attention.patterns.selection import (
 )
 from tf_sparse_attention.types import Size, Tensor
 
+NODE_SIZE = 8  # clusters per node
+MIN_SCORED = 16  # new tokens; with fewer tokens, each query gathers the means of the clusters in its nodes
+
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +78,10 @@ class RetrievedClusters(Pattern):
     With `use_estimate`, each cluster that a query does not select is one more key in the softmax: the mean key and the
     mean value of the cluster, counted once per member that the query does not attend to otherwise. Clustered attention
     (Vyas et al. 2020) does so for queries.
+
+    With `num_nodes`, a query scores the clusters of only the `num_nodes` nodes with the largest q_i . mean(k). A node
+    is the eight clusters of one part of the bisection. Each other node is estimated by one key. In decoding, a token
+    then reads the means of T / 8c nodes in place of T / c clusters. This pays after long contexts.
 
     Combine it with a window and the first tokens, which trained models need: `Window(64) | First(4) |
     RetrievedClusters(55)`. If all clusters are selected, the result is that of dense attention.
@@ -93,6 +101,7 @@ class RetrievedClusters(Pattern):
         use_estimate: whether clusters that are not selected are estimated by their means. Default True.
         use_shared_choice: whether query heads that share a key head select the same clusters, by the sum of their
             softmax over clusters. Default False: each head selects separately.
+        num_nodes: nodes whose clusters a query scores; the segment must have at least one node. None: all clusters.
 
     Raises:
         ValueError: if an argument is invalid, if a call is not causal, or has packed documents; with `use_estimate`, if
@@ -110,6 +119,7 @@ class RetrievedClusters(Pattern):
     segment: int = 512
     use_estimate: bool = True
     use_shared_choice: bool = False
+    num_nodes: int | None = None
 
     content_based = True
     must_be_causal = True
@@ -125,6 +135,12 @@ class RetrievedClusters(Pattern):
         if rest or number < 2 or number & (number - 1):
             raise ValueError(
                 "`segment` must be `cluster_size` times 2, 4, 8 or another power of two. "
+                f"Received: segment={self.segment}, cluster_size={self.cluster_size}."
+            )
+        checks.check_optional_count("num_nodes", self.num_nodes)
+        if self.num_nodes is not None and number < NODE_SIZE:
+            raise ValueError(
+                f"`segment` must have at least {NODE_SIZE} clusters with `num_nodes`. "
                 f"Received: segment={self.segment}, cluster_size={self.cluster_size}."
             )
 
@@ -150,14 +166,14 @@ class RetrievedClusters(Pattern):
         own = OwnBlocks(length, call.key_length, self.cluster_size, 0, 0)
         if chosen.choices is None:
             return own
-        estimates = _estimates(chosen, call, self) if self.use_estimate else None
+        estimates = _estimates(chosen, call, self) if self.use_estimate else []
         if not tiles_are_faster(length, self.num_clusters, self.cluster_size):
             segments = [(start, min(start + self.segment, length)) for start in range(0, length, self.segment)]
             runs = QueryRuns(MaskedClusters(chosen, segment, self) for segment in segments)
-            return runs if estimates is None else OneSoftmax(runs, estimates)
+            return OneSoftmax(runs, *estimates) if estimates else runs
         group_size = call.group_size if self.use_shared_choice else 1
         retrieved = RetrievedTiles(chosen, length, self, group_size)
-        return OneSoftmax(own, retrieved) if estimates is None else OneSoftmax(own, retrieved, estimates)
+        return OneSoftmax(own, retrieved, *estimates)
 
     def make_selector(self, weights: SelectorWeights) -> Selector:
         return ClusterSelector(self)
@@ -190,16 +206,28 @@ class RetrievedSlots(Everything):
     def extra_slots(self, entry: Mapping[str, Tensor]) -> Tensor | None:
         return entry.get("cluster_slots")
 
-    def estimate(
+    def estimates(
         self, entry: Mapping[str, Tensor], selection: Any, positions: Tensor
-    ) -> tuple[Arrangement, Tensor, Tensor] | None:
+    ) -> list[tuple[Arrangement, Tensor, Tensor]]:
         if "cluster_value" not in entry:
-            return None
+            return []
         size, slots, length = self.pattern.cluster_size, entry["cluster_slots"], shape(positions)[1]
-        arrangement = ClusterEstimates(
-            slots, selection.is_chosen, positions[:, None, None], self.pattern, (0, length), shape(slots)[2] // size
-        )
-        return arrangement, entry["cluster_key"], entry["cluster_value"]
+        positions, run, count = positions[:, None, None], (0, length), shape(slots)[2] // size
+        found = list[tuple[Arrangement, Tensor, Tensor]]()
+        if selection.candidates is None:
+            left, sizes = selection.left_clusters(count), (size, self.pattern.segment)
+            clusters = ClusterEstimates(slots, left, positions, run, sizes, count)
+            found.append((clusters, entry["cluster_key"], entry["cluster_value"]))
+        else:
+            numbers = selection.candidates
+            key, value = (take_slots(entry[name], numbers) for name in ("cluster_key", "cluster_value"))
+            left = selection.left_clusters(shape(numbers)[-1])
+            found.append((SearchedEstimates(take_slots(slots, _expand(numbers, size)), positions, left), key, value))
+        if selection.is_searched is not None:
+            size, left = size * NODE_SIZE, ops.logical_not(selection.is_searched)
+            nodes = ClusterEstimates(slots, left, positions, run, (size, self.pattern.segment), count // NODE_SIZE)
+            found.append((nodes, entry["node_key"], entry["node_value"]))
+        return found
 
 
 class Clusters:
@@ -219,7 +247,7 @@ class Clusters:
 
     def __init__(self, key: Tensor, counted: Tensor | None, cluster_size: int, segment: int) -> None:
         batch, heads, length, channels = shape(key)
-        self.cluster_size, self.length = cluster_size, length
+        self.length = length
         number = _num_segments(length, segment)
         self.num_slots = number * segment
         keys = key if counted is None else ops.where(counted[:, None, :, None], key, 0)
@@ -234,12 +262,7 @@ class Clusters:
         self._is_counted = None if counted is None else self.take(counted[:, None], -1)
         # By identity. Holding the tensors keeps their ids unique.
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
-        self._averages: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @property
-    def number(self) -> Size:
-        """Number of clusters."""
-        return self.num_slots // self.cluster_size
+        self._averages: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def take(self, x: Tensor, axis: int = -2) -> Tensor:
         """Sort rows (B, M, S, X), or numbers (B or 1, 1 or M, S), by cluster: (.., L, ..)."""
@@ -252,29 +275,25 @@ class Clusters:
             self._rows[id(x)] = x, take_unique_rows(x, self.order, slots, has_slot)
         return self._rows[id(x)][1]
 
-    def means(self, x: Tensor) -> Tensor:
-        """Return the mean of each cluster of rows (B, M, S, X), without padding: float32 or float64 (B, M, G, X)."""
-        if id(x) not in self._averages:
-            self._averages[id(x)] = x, self._means(x)
-        return self._averages[id(x)][1]
+    def means(self, x: Tensor, size: int) -> Tensor:
+        """Return the means of rows (B, M, S, X) over each `size` slots, without padding: float (B, M, L / size, X)."""
+        if (id(x), size) not in self._averages:
+            self._averages[id(x), size] = x, self._means(x, size)
+        return self._averages[id(x), size][1]
 
-    def _means(self, x):
-        rows = split(
-            ops.cast(self.take(x), score_dtype(keras.backend.standardize_dtype(x.dtype))),
-            self.cluster_size,
-            -2,
-            self.number,
-        )
+    def _means(self, x, size):
+        dtype, number = score_dtype(keras.backend.standardize_dtype(x.dtype)), self.num_slots // size
+        rows = split(ops.cast(self.take(x), dtype), size, -2, number)
         if self._is_counted is None:
             return ops.mean(rows, axis=-2)
-        is_counted = ops.cast(split(self._is_counted, self.cluster_size, -1, self.number), rows.dtype)[..., None]
+        is_counted = ops.cast(split(self._is_counted, size, -1, number), rows.dtype)[..., None]
         return ops.sum(rows * is_counted, axis=-2) / ops.maximum(ops.sum(is_counted, axis=-2), 1)
 
-    def has_counted(self) -> Tensor | None:
-        """Return whether each cluster has a key that is not padding, bool (B, M, G). None: all have."""
+    def has_counted(self, size: int) -> Tensor | None:
+        """Return whether each `size` slots have a key that is not padding, bool (B, M, L / size). None: all do."""
         if self._is_counted is None:
             return None
-        return ops.any(split(self._is_counted, self.cluster_size, -1, self.number), axis=-1)
+        return ops.any(split(self._is_counted, size, -1, self.num_slots // size), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +305,11 @@ class ClusterSelection(Selection):
         clusters: the `Clusters` of complete segments; None if no segment is complete.
         choices: int32 (B, N, T, R), numbers of distinct clusters, or of runs in the query's segment, the best first. A
             negative value means none. None: there is nothing to select.
-        is_chosen: bool (B, N, T, R), whether each number is selected. None: there is nothing to select.
+        is_chosen: bool (B, N, T, R'), whether each cluster or run is selected: clusters or runs 0, 1, ..., or in
+            decoding all clusters, followed by runs. None: there is nothing to select.
+        cluster_size: c.
+        is_searched: bool (B, N, T, Gn), whether a query scores the clusters of each node. None: those of all nodes.
+        candidates: int32 (B, N, T, C), the clusters in `is_chosen`, a negative value for none. None: all clusters.
     """
 
     length: Size
@@ -294,6 +317,8 @@ class ClusterSelection(Selection):
     choices: Tensor | None
     is_chosen: Tensor | None
     cluster_size: int
+    is_searched: Tensor | None = None
+    candidates: Tensor | None = None
 
     def features(self) -> TokenFeatures:
         """Return "choice_0", "choice_1", ... of queries, and "cluster", the cluster of each key."""
@@ -302,6 +327,15 @@ class ClusterSelection(Selection):
             runs = ops.arange(self.length, dtype="int32") // self.cluster_size
             return TokenFeatures(queries, {"cluster": runs[None, None]})
         return TokenFeatures(queries, {"cluster": self.clusters.slots // self.cluster_size})
+
+    def left_clusters(self, count: Size) -> Tensor:
+        """Return which of the first `count` clusters a query scores and does not select, bool (B, N, T, count)."""
+        left = ops.logical_not(slice_axis(self.is_chosen, -1, 0, count))
+        if self.candidates is not None:
+            return ops.logical_and(left, self.candidates >= 0)
+        if self.is_searched is None:
+            return left
+        return ops.logical_and(left, slice_axis(ops.repeat(self.is_searched, NODE_SIZE, axis=-1), -1, 0, count))
 
 
 class ClusterSelector(Selector):
@@ -328,26 +362,58 @@ class ClusterSelector(Selector):
         num_runs = count_blocks(length, size)
         if are_known(num_runs) and num_runs < 2:
             return ClusterSelection(length, clusters, None, None, size)
+        heads = num_heads, key.shape[1]
         scores, allowed = self._scores(query, key, masks.key_mask, clusters, num_runs)
-        return self._choose(scores, allowed, (num_heads, key.shape[1]), length, clusters)
+        is_searched = None
+        if pattern.num_nodes is not None and clusters is not None:
+            first_run = pattern.first_run(ops.arange(length, dtype="int32")[:, None])
+            has_keys = clusters.has_counted(size * NODE_SIZE)
+            has_keys = None if has_keys is None else repeat_key_heads(has_keys, num_heads)[:, :, None]
+            _, is_searched = self._search(query, clusters.means(key, size * NODE_SIZE), first_run, heads, has_keys)
+            in_node, _ = _to_equal_length(ops.repeat(is_searched, NODE_SIZE, axis=-1), scores)
+            run = ops.arange(shape(scores)[-1], dtype="int32")
+            allowed = merge(allowed, ops.logical_or(in_node[..., : shape(scores)[-1]], run >= first_run))
+        selection = self._choose(scores, allowed, heads, length)
+        return dataclasses.replace(selection, clusters=clusters, is_searched=is_searched)
 
-    def _choose(
-        self,
-        scores: Tensor,
-        allowed: Tensor,
-        heads: tuple[int, int],
-        length: Size,
-        clusters: "Clusters | None" = None,
-    ) -> "ClusterSelection":
+    def _search(
+        self, query: Tensor, means: Tensor, first_run: Tensor, heads: tuple[int, int], has_keys: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the nodes (B, N, T, R) that queries search, by the `means` of nodes (B, M, G, H), and whether they do.
+
+        Args:
+            first_run: see `RetrievedClusters.first_run`, int32 broadcastable to (B, N, T, 1).
+            has_keys: bool (B, N, 1, G), False for nodes of padding.
+        """
+        number = shape(means)[2]
+        is_complete = ops.arange(number, dtype="int32") < first_run // NODE_SIZE
+        allowed = merge(is_complete if len(is_complete.shape) == 4 else is_complete[None, None], has_keys)
+        return self._best(_products(query, means), allowed, cast(int, self._pattern.num_nodes), heads)
+
+    def _choose(self, scores: Tensor, allowed: Tensor, heads: tuple[int, int], length: Size) -> "ClusterSelection":
         """Return the selection of queries by their scores (B, N, T, R) for clusters or runs 0, 1, ..."""
-        pattern, lowest_score, num_runs = self._pattern, lowest("float32"), shape(scores)[-1]
+        pattern, num_runs = self._pattern, shape(scores)[-1]
         count = min(pattern.num_clusters, num_runs - 1) if are_known(num_runs) else pattern.num_clusters
         if count == 0:
-            return ClusterSelection(length, clusters, None, None, pattern.cluster_size)
-        if not are_known(num_runs):
-            missing = max_size(count - num_runs, 0)
+            return ClusterSelection(length, None, None, None, pattern.cluster_size)
+        return ClusterSelection(length, None, *self._best(scores, allowed, count, heads), pattern.cluster_size)
+
+    def _best(self, scores: Tensor, allowed: Tensor, count: int, heads: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return the indices (B, N, T, R) of the `count` highest scores, `NO_BLOCK` for none, and what is among them.
+
+        Args:
+            scores: float (B, N, T, G).
+            allowed: bool, broadcastable to `scores`.
+            count: number of scores; of fewer scores, all are returned.
+            heads: numbers of query heads N and key heads.
+        """
+        lowest_score, number = lowest("float32"), shape(scores)[-1]
+        if are_known(number):
+            count = min(count, number)
+        else:
+            missing = max_size(count - number, 0)
             scores, allowed = pad_axis(scores, -1, 0, missing), pad_axis(allowed, -1, 0, missing)
-        if pattern.use_shared_choice and heads[0] != heads[1]:
+        if self._pattern.use_shared_choice and heads[0] != heads[1]:
             shares = ops.where(allowed, ops.softmax(ops.where(allowed, scores, lowest_score), axis=-1), 0)
             scores = sum_groups(shares, heads[1])
             allowed = take_key_heads(allowed, heads[1]) if allowed.shape[1] != 1 else allowed
@@ -359,14 +425,14 @@ class ClusterSelector(Selector):
         ties = ops.logical_and(scores == least, ops.arange(shape(scores)[-1], dtype="int32") <= last)
         is_chosen = ops.logical_and(scores > lowest_score, ops.logical_or(scores > least, ties))
         choices, is_chosen = (repeat_key_heads(x, heads[0]) for x in (choices, is_chosen))
-        return ClusterSelection(length, clusters, choices, is_chosen, pattern.cluster_size)
+        return choices, is_chosen[..., :number]
 
     def init(self, entry: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the initial state.
 
         "run_sum", float32 (B, m, R, H): sums of the keys of each run. If a segment can be complete, also "cluster_key"
-        and with estimates "cluster_value", float32 (B, m, G, H), the means of clusters, and "cluster_slots", int32 (B,
-        m, L), the slots of their members.
+        and with estimates "cluster_value", float32 (B, m, G, H), the means of clusters, with `num_nodes` "node_key" and
+        "node_value", those of nodes, and "cluster_slots", int32 (B, m, L), the slots of the members.
         """
         batch, heads, slots, channels = shape(entry["key"])
         size, segment = self._pattern.cluster_size, self._pattern.segment
@@ -374,8 +440,11 @@ class ClusterSelector(Selector):
         num_slots = _num_segments(slots, segment) * segment
         if are_known(num_slots) and num_slots == 0:
             return state
+        sizes = {"cluster": size} if self._pattern.num_nodes is None else {"cluster": size, "node": size * NODE_SIZE}
         for name in ("key", "value") if self._pattern.use_estimate else ("key",):
-            state[f"cluster_{name}"] = ops.zeros((batch, heads, num_slots // size, shape(entry[name])[-1]), "float32")
+            for group, number in sizes.items():
+                means = ops.zeros((batch, heads, num_slots // number, shape(entry[name])[-1]), "float32")
+                state[f"{group}_{name}"] = means
         return {**state, "cluster_slots": ops.zeros((batch, heads, num_slots), "int32")}
 
     def add(
@@ -386,8 +455,8 @@ class ClusterSelector(Selector):
 
     def complete(self, entry: Mapping[str, Tensor], tokens: NewTokens) -> dict[str, Tensor]:
         """Make the clusters of the segments that the new tokens complete."""
-        segment, names = self._pattern.segment, ("cluster_slots", "cluster_key", "cluster_value")
-        old = {name: entry[name] for name in names if name in entry}
+        segment = self._pattern.segment
+        old = {name: x for name, x in entry.items() if name.startswith(("cluster_", "node_"))}
         if not old:
             return {}
         if tokens.length is None or tokens.length >= segment:
@@ -431,6 +500,10 @@ class ClusterSelector(Selector):
                 members = take_rows(keys if name == "key" else rows(name), local)
                 means = ops.mean(split(members, size, -2, count * per_segment), axis=-2)
                 made[f"cluster_{name}"] = write(old[f"cluster_{name}"], means, per_segment)
+                if f"node_{name}" in old:
+                    number = per_segment // NODE_SIZE
+                    means = ops.mean(split(means, NODE_SIZE, -2, count * number), axis=-2)
+                    made[f"node_{name}"] = write(old[f"node_{name}"], means, number)
         return made
 
     def select_new(
@@ -447,18 +520,34 @@ class ClusterSelector(Selector):
         run = (base[:, None] + ops.arange(shape(sums)[2], dtype="int32"))[:, None, None]
         scores = _products(query, sums) / size
         allowed = ops.logical_and(run >= first_run, run < position // size)
-        num_clusters = 0
+        heads, num_clusters = (query.shape[1], sums.shape[1]), 0
+        candidates = is_searched = None
         if means is not None:
-            num_clusters = shape(means)[2]
-            scores = ops.concatenate([_products(query, means), scores], axis=-1)
-            is_complete = ops.arange(num_clusters, dtype="int32") < first_run
-            allowed = ops.concatenate([is_complete, allowed], axis=-1)
-        chosen = self._choose(scores, allowed, (query.shape[1], sums.shape[1]), shape(state["key"])[2])
+            if self._pattern.num_nodes is not None:
+                nodes, is_searched = self._search(query, state["node_key"], first_run, heads)
+                if tokens.length is not None and tokens.length < MIN_SCORED:
+                    candidates = _expand(nodes, NODE_SIZE)
+            if candidates is not None:
+                of_clusters = ops.einsum("bnth,bntch->bntc", query, take_slots(means, candidates))
+                is_complete = candidates >= 0
+            else:
+                of_clusters = _products(query, means)
+                is_complete = ops.arange(shape(means)[2], dtype="int32") < first_run
+                if is_searched is not None:
+                    is_complete = ops.logical_and(is_complete, ops.repeat(is_searched, NODE_SIZE, axis=-1))
+            num_clusters = shape(of_clusters)[-1]
+            scores = ops.concatenate([of_clusters, scores], axis=-1)
+            sizes = (*shape(is_complete)[:3], shape(allowed)[-1])
+            allowed = ops.concatenate([is_complete, ops.broadcast_to(allowed, sizes)], axis=-1)
+        chosen = self._choose(scores, allowed, heads, shape(state["key"])[2])
         if chosen.choices is None:
             return chosen
-        is_run = chosen.choices >= num_clusters
-        choices = ops.where(is_run, chosen.choices - num_clusters + base[:, None, None, None], chosen.choices)
-        return dataclasses.replace(chosen, choices=choices)
+        is_run, choices = chosen.choices >= num_clusters, chosen.choices
+        if candidates is not None:
+            clusters = ops.take_along_axis(candidates, in_range(choices, num_clusters), axis=-1)
+            choices = ops.where(choices < 0, choices, clusters)
+        choices = ops.where(is_run, chosen.choices - num_clusters + base[:, None, None, None], choices)
+        return dataclasses.replace(chosen, choices=choices, is_searched=is_searched, candidates=candidates)
 
     def rewind(self, entry: Mapping[str, Tensor], lengths: Tensor) -> dict[str, Tensor]:
         return {"run_sum": rewind_sums(entry["run_sum"], entry, lengths, self._pattern.cluster_size)}
@@ -481,10 +570,10 @@ class ClusterSelector(Selector):
         if clusters is None:
             allowed = (ops.arange(num_runs, dtype="int32") < position // size)[None, None]
             return scores, merge(allowed, None if has_keys is None else has_keys[:, :, None])
-        scores, of_clusters = _to_equal_length(scores, _products(query, clusters.means(key)))
+        scores, of_clusters = _to_equal_length(scores, _products(query, clusters.means(key, size)))
         run = ops.arange(shape(scores)[-1], dtype="int32")
         is_complete = run < self._pattern.first_run(position)
-        allowed, found = (run < position // size)[None, None], clusters.has_counted()
+        allowed, found = (run < position // size)[None, None], clusters.has_counted(size)
         if found is not None:
             has_keys, found = _to_equal_length(has_keys, found)
             found = repeat_key_heads(found, num_heads)[:, :, None]
@@ -501,6 +590,12 @@ def _to_equal_length(one, other):
     """Pad the last axis of two arrays to the same length."""
     more = shape(one)[-1] - shape(other)[-1]
     return pad_axis(one, -1, 0, max_size(-more, 0)), pad_axis(other, -1, 0, max_size(more, 0))
+
+
+def _expand(numbers, size):
+    """Return the members of groups of `size` consecutive numbers, (B, N, T, R) to (B, N, T, R size)."""
+    members = numbers[..., None] * size + ops.arange(size, dtype="int32")
+    return ops.reshape(members, (*shape(numbers)[:3], numbers.shape[3] * size))
 
 
 def _products(query, means):
@@ -524,8 +619,8 @@ class RetrievedTiles(SelectedTiles):
         self._num_runs = count_blocks(selection.length, size)
         if clusters is not None:
             is_run = choices >= pattern.first_run(ops.arange(query_length, dtype="int32")[:, None])
-            choices = ops.where(is_run, choices + clusters.number, choices)
-        num_clusters = 0 if clusters is None else clusters.number
+            choices = ops.where(is_run, choices + clusters.num_slots // size, choices)
+        num_clusters = 0 if clusters is None else clusters.num_slots // size
         super().__init__(choices, size, (num_clusters + self._num_runs) * size, group_size)
         self.key_length = selection.length
 
@@ -613,10 +708,10 @@ class ClusterEstimates(OneGroup):
 
     Args:
         order: int32 (B, M, L), the position of each member. Runs of c are clusters.
-        is_chosen: bool (B, N, T, R), whether a query selects a cluster, which then has no estimate.
+        is_left: bool (B, N, T, G), whether a query has an estimate of each cluster, if its segment is complete.
         positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the run.
-        pattern: the `RetrievedClusters`.
         run: pair of the first query, and the one after the last.
+        sizes: c and g, keys per cluster and per segment.
         count: number of clusters.
         clusters: the `Clusters`, None in decoding.
         key_length: S.
@@ -629,17 +724,17 @@ class ClusterEstimates(OneGroup):
     def __init__(
         self,
         order: Tensor,
-        is_chosen: Tensor,
+        is_left: Tensor,
         positions: Tensor,
-        pattern: RetrievedClusters,
         run: tuple[Size, Size],
+        sizes: tuple[int, int],
         count: Size,
         clusters: Clusters | None = None,
         key_length: Size = 0,
     ) -> None:
-        self._order = slice_axis(order, -1, 0, count * pattern.cluster_size)
-        self._is_chosen, self._positions, self._pattern, self._run = is_chosen, positions, pattern, run
-        self._count, self._clusters, self.key_length = count, clusters, key_length
+        self._order, self._is_left = slice_axis(order, -1, 0, count * sizes[0]), is_left
+        self._positions, self._run, self._sizes, self._count = positions, run, sizes, count
+        self._clusters, self.key_length = clusters, key_length
 
     @property
     def members(self) -> Arrangement:
@@ -649,7 +744,7 @@ class ClusterEstimates(OneGroup):
         return super().queries(slice_axis(x, axis, *self._run), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        means = x if self._clusters is None else ops.cast(self._clusters.means(x), x.dtype)
+        means = x if self._clusters is None else ops.cast(self._clusters.means(x, self._sizes[0]), x.dtype)
         return ops.expand_dims(slice_axis(means, -2, 0, self._count), -3)
 
     def query_positions(self) -> Tensor:
@@ -657,36 +752,108 @@ class ClusterEstimates(OneGroup):
 
     def key_positions(self) -> Tensor:
         """Return the mean position of the members of each cluster, rounded down."""
-        size = self._pattern.cluster_size
-        positions = ops.sum(split(self._order, size, -1, self._count), axis=-1) // size
-        return repeat_key_heads(positions, self._is_chosen.shape[1])[:, :, None]
+        positions = ops.sum(split(self._order, self._sizes[0], -1, self._count), axis=-1) // self._sizes[0]
+        return repeat_key_heads(positions, self._is_left.shape[1])[:, :, None]
 
     def pair_mask(self) -> Tensor:
-        """Return whether a cluster is in a segment before that of the query, and is not selected."""
-        size, segment = self._pattern.cluster_size, self._pattern.segment
+        """Return whether a cluster is in a segment before that of the query, and is left."""
+        size, segment = self._sizes
         segments = ops.arange(self._count, dtype="int32") * size // segment
         is_complete = segments < self._positions[..., None] // segment
-        chosen = slice_axis(slice_axis(self._is_chosen, -2, *self._run), -1, 0, self._count)[:, :, None]
-        return ops.logical_and(is_complete, ops.logical_not(chosen))
+        is_left = slice_axis(slice_axis(self._is_left, -2, *self._run), -1, 0, self._count)[:, :, None]
+        return ops.logical_and(is_complete, is_left)
 
 
-def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedClusters) -> Arrangement | None:
-    """Arrange queries with the means of clusters: in runs of queries, so that few pairs are later ones."""
-    clusters, length, segment = selection.clusters, call.query_length, pattern.segment
-    if clusters is None:
+class SearchedMembers(Arrangement):
+    """New queries, each in its own group with the members of the clusters that it scores. Keys are given in groups.
+
+    Args:
+        order: int32 (B, N, q, L), the position of each member. Runs of c are clusters.
+        positions: int32 (B, 1, 1, q), the position of each query.
+    """
+
+    is_exact = True
+    sorts_tokens = True
+    key_length = 0
+
+    def __init__(self, order: Tensor, positions: Tensor) -> None:
+        self._order, self._positions = order, positions
+
+    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.expand_dims(x, axis)
+
+    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        return x
+
+    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
+        return ops.squeeze(x, axis)
+
+    def query_positions(self) -> Tensor:
+        return ops.swapaxes(self._positions, 2, 3)
+
+    def key_positions(self) -> Tensor:
+        return self._order
+
+    def causal_mask(self) -> Tensor:
+        return np.ones((1, 1), bool)  # queries score clusters of complete segments
+
+    def key_exists(self) -> Tensor:
+        return ops.ones((1, 1, 1, 1, shape(self._order)[-1]), "bool")
+
+
+class SearchedEstimates(SearchedMembers):
+    """New queries, each in its own group with the means of the clusters that it scores and does not select.
+
+    Args:
+        order, positions: see `SearchedMembers`.
+        is_left: bool (B, N, q, C), whether a query has an estimate of each cluster.
+    """
+
+    has_pair_mask = True
+
+    def __init__(self, order: Tensor, positions: Tensor, is_left: Tensor) -> None:
+        super().__init__(order, positions)
+        self._is_left = is_left
+
+    @property
+    def members(self) -> Arrangement:
+        return SearchedMembers(self._order, self._positions)
+
+    def key_positions(self) -> Tensor:
+        """Return the mean position of the members of each cluster, rounded down."""
+        number = shape(self._is_left)[-1]
+        size = shape(self._order)[-1] // number
+        return ops.sum(split(self._order, size, -1, number), axis=-1) // size
+
+    def key_exists(self) -> None:
         return None
 
-    def run(start, stop, count):
-        positions = ops.arange(start, stop, dtype="int32")[None]
-        chosen = cast(Tensor, selection.is_chosen)
-        return ClusterEstimates(
-            clusters.order, chosen, positions, pattern, (start, stop), count, clusters, selection.length
+    def pair_mask(self) -> Tensor:
+        return self._is_left[:, :, :, None]
+
+
+def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedClusters) -> list[Arrangement]:
+    """Arrange queries with the means of clusters, and of nodes: in runs, so that few pairs are later ones."""
+    clusters, length, segment = selection.clusters, call.query_length, pattern.segment
+    if clusters is None:
+        return []
+
+    def arrange(is_left, size):
+        def run(start, stop, count):
+            positions, sizes = ops.arange(start, stop, dtype="int32")[None], (size, segment)
+            given = clusters.order, is_left, positions, (start, stop), sizes, count
+            return ClusterEstimates(*given, clusters, selection.length)
+
+        if not are_known(length):
+            return run(0, length, clusters.num_slots // size)
+        # At least one segment, whose clusters no query sees if it is the only one.
+        return QueryRuns(
+            run(start, stop, max((stop - 1) // segment, 1) * (segment // size))
+            for start, stop in query_runs(length, 2 * segment)
         )
 
-    if not are_known(length):
-        return run(0, length, clusters.number)
-    # At least one segment, whose clusters no query sees if it is the only one.
-    return QueryRuns(
-        run(start, stop, max((stop - 1) // segment, 1) * (segment // pattern.cluster_size))
-        for start, stop in query_runs(length, 2 * segment)
-    )
+    size = pattern.cluster_size
+    estimates = [arrange(selection.left_clusters(clusters.num_slots // size), size)]
+    if selection.is_searched is not None:
+        estimates.append(arrange(ops.logical_not(selection.is_searched), size * NODE_SIZE))
+    return estimates

@@ -82,7 +82,7 @@ def heal(
         >>> print(healing)
     """
     checks.check_optional_count("steps", steps)
-    pairs = _pairs(dense, sparse)
+    pairs = attention_pairs(dense, sparse)
     if not pairs:
         raise ValueError(
             "`sparse` must be the result of `replace_attention` for `dense`. "
@@ -191,7 +191,7 @@ def _token_mask(arguments: dict[str, Any]) -> Tensor | None:
     return next((arguments[name] for name in names if arguments.get(name) is not None), None)
 
 
-def _pairs(dense, sparse):
+def attention_pairs(dense: keras.Model, sparse: keras.Model) -> dict[str, Pair]:
     """Return pairs of a dense attention and its replacement, by path; shared layers appear once."""
     if not isinstance(sparse, type(dense)):
         raise ValueError(

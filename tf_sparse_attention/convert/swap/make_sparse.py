@@ -3,6 +3,7 @@
 import collections
 import math
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -19,7 +20,7 @@ MIN_KEYS = 64
 REPORTED_LENGTH = 8192  # tokens, for models that do not state their context length
 
 
-def recommended_pattern(keys: int, **options: bool) -> Pattern:
+def recommended_pattern(keys: int, **options: Any) -> Pattern:
     """Return the pattern of `make_sparse`; `options` are further arguments of `RetrievedClusters`."""
     window, num_clusters = _sizes(keys)
     return Window(window) | First(NUM_SINKS) | RetrievedClusters(num_clusters, CLUSTER_SIZE, SEGMENT, **options)

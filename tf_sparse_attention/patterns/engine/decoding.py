@@ -311,10 +311,10 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         call = Call(batch, shape(queries)[2], arrangement.key_length, causal=True)
         return attend_plain(arrangement, leaf, given, call, return_weights=False, return_log_sum_exp=True)
 
-    parts = []
-    if (estimate := policy.estimate(entry, inputs.selections[leaf.index], positions)) is not None:
-        arrangement, mean_key, mean_value = estimate
-        parts.append(attend(arrangement, inputs.query, mean_key, mean_value, inputs.selections))
+    parts = [
+        attend(arrangement, inputs.query, mean_key, mean_value, inputs.selections)
+        for arrangement, mean_key, mean_value in policy.estimates(entry, inputs.selections[leaf.index], positions)
+    ]
     if buckets is not None and are_known(length, buckets.size) and length >= MIN_TILED:
         if extra is not None:
             entry = {**entry, **{name: _with_extra(entry[name], extra) for name in _columns(leaf, entry, selectors)}}
