@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import pretrained
+from benchmarks import long_context, pretrained, pretrained_layers
 from tests.convert import gguf_files
 
 
@@ -46,3 +46,27 @@ def test_answers_of_needles_are_at_the_returned_positions(files):
     codes = ["".join(text[place] for place in places) for places in at]
     assert all(code.isdigit() and text.count(code) == 2 for code in codes)
     assert sorted(codes, key=text.index) == codes
+
+
+@pytest.mark.full
+def test_each_layer_has_its_error_and_healing_reduces_it(files, monkeypatch, capsys):
+    model, text = files
+    options = ["--tokens=600", "--keys=64", "--steps=3", "--healing_texts", text, "--patterns", "window"]
+    monkeypatch.setattr(sys, "argv", ["", model, "--texts", text, *options])
+    pretrained_layers.main()
+    *layers, healed = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
+    assert [row["layer"] for row in layers] == [0, 1]
+    assert all(0 < row["mass"] < 1 and 0 < row["error"] < 1 for row in layers)
+    assert healed["error_after"] < healed["error_before"] and healed["dense"] > 0
+
+
+@pytest.mark.full
+def test_a_long_context_has_time_and_bytes_per_pattern(monkeypatch, capsys):
+    options = ["--lengths=1024", "--steps=2", "--prefill=1024", "--patterns", "dense", "clusters", "clusters, 24 nodes"]
+    monkeypatch.setattr(sys, "argv", ["", *options])
+    long_context.main()
+    rows = [
+        line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 1,024")
+    ]
+    assert [row[1] for row in rows] == ["dense", "clusters", "clusters, 24 nodes"]
+    assert all(float(number) > 0 for row in rows for number in row[2:])

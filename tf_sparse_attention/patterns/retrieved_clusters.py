@@ -212,11 +212,11 @@ class RetrievedSlots(Everything):
         if "cluster_value" not in entry:
             return []
         size, slots, length = self.pattern.cluster_size, entry["cluster_slots"], shape(positions)[1]
-        positions, run, count = positions[:, None, None], (0, length), shape(slots)[2] // size
+        positions, query_range, count = positions[:, None, None], (0, length), shape(slots)[2] // size
         found = list[tuple[Arrangement, Tensor, Tensor]]()
         if selection.candidates is None:
             left, sizes = selection.left_clusters(count), (size, self.pattern.segment)
-            clusters = ClusterEstimates(slots, left, positions, run, sizes, count)
+            clusters = ClusterEstimates(slots, left, positions, query_range, sizes, count)
             found.append((clusters, entry["cluster_key"], entry["cluster_value"]))
         else:
             numbers = selection.candidates
@@ -225,7 +225,9 @@ class RetrievedSlots(Everything):
             found.append((SearchedEstimates(take_slots(slots, _expand(numbers, size)), positions, left), key, value))
         if selection.is_searched is not None:
             size, left = size * NODE_SIZE, ops.logical_not(selection.is_searched)
-            nodes = ClusterEstimates(slots, left, positions, run, (size, self.pattern.segment), count // NODE_SIZE)
+            nodes = ClusterEstimates(
+                slots, left, positions, query_range, (size, self.pattern.segment), count // NODE_SIZE
+            )
             found.append((nodes, entry["node_key"], entry["node_value"]))
         return found
 
@@ -643,18 +645,18 @@ class MaskedClusters(MaskedBlocks):
 
     Args:
         selection: the `ClusterSelection`, with choices.
-        run: pair of the first query of the segment, and the one after the last.
+        query_range: pair of the first query of the segment, and the one after the last.
         pattern: the `RetrievedClusters`.
     """
 
     sorts_tokens = True
 
-    def __init__(self, selection: ClusterSelection, run: tuple[int, int], pattern: RetrievedClusters) -> None:
-        super().__init__(cast(Tensor, selection.is_chosen), run, pattern.cluster_size, selection.length)
+    def __init__(self, selection: ClusterSelection, query_range: tuple[int, int], pattern: RetrievedClusters) -> None:
+        super().__init__(cast(Tensor, selection.is_chosen), query_range, pattern.cluster_size, selection.length)
         self._clusters = selection.clusters
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        start, stop = self._run
+        start, stop = self._range
         keys = slice_axis(x, axis, start, stop)
         if start > 0:
             earlier = slice_axis(cast(Clusters, self._clusters).take(x, axis), axis, 0, start)
@@ -669,22 +671,24 @@ class MaskedClusters(MaskedBlocks):
 
 
 class ClusterMembers(OneGroup):
-    """A run of queries with the members of clusters in complete segments, as one group of the M heads of keys.
+    """A range of queries with the members of clusters in complete segments, as one group of the M heads of keys.
 
     Args:
         order: int32 (B, M, L), the position of each member. Runs of c are clusters.
-        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the run.
-        run: pair of the first query, and the one after the last.
+        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the range.
+        query_range: pair of the first query, and the one after the last.
         clusters: the `Clusters`, None in decoding.
     """
 
     is_exact = True
 
-    def __init__(self, order: Tensor, positions: Tensor, run: tuple[Size, Size], clusters: Clusters | None) -> None:
-        self._order, self._positions, self._run, self._clusters = order, positions, run, clusters
+    def __init__(
+        self, order: Tensor, positions: Tensor, query_range: tuple[Size, Size], clusters: Clusters | None
+    ) -> None:
+        self._order, self._positions, self._range, self._clusters = order, positions, query_range, clusters
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return super().queries(slice_axis(x, axis, *self._run), axis)
+        return super().queries(slice_axis(x, axis, *self._range), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         x = cast(Clusters, self._clusters).take(x, axis)
@@ -704,13 +708,13 @@ class ClusterMembers(OneGroup):
 
 
 class ClusterEstimates(OneGroup):
-    """A run of queries with the means of the first clusters, as one group. In decoding, keys are given as means.
+    """A range of queries with the means of the first clusters, as one group. In decoding, keys are given as means.
 
     Args:
         order: int32 (B, M, L), the position of each member. Runs of c are clusters.
         is_left: bool (B, N, T, G), whether a query has an estimate of each cluster, if its segment is complete.
-        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the run.
-        run: pair of the first query, and the one after the last.
+        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the range.
+        query_range: pair of the first query, and the one after the last.
         sizes: c and g, keys per cluster and per segment.
         count: number of clusters.
         clusters: the `Clusters`, None in decoding.
@@ -726,22 +730,22 @@ class ClusterEstimates(OneGroup):
         order: Tensor,
         is_left: Tensor,
         positions: Tensor,
-        run: tuple[Size, Size],
+        query_range: tuple[Size, Size],
         sizes: tuple[int, int],
         count: Size,
         clusters: Clusters | None = None,
         key_length: Size = 0,
     ) -> None:
         self._order, self._is_left = slice_axis(order, -1, 0, count * sizes[0]), is_left
-        self._positions, self._run, self._sizes, self._count = positions, run, sizes, count
+        self._positions, self._range, self._sizes, self._count = positions, query_range, sizes, count
         self._clusters, self.key_length = clusters, key_length
 
     @property
     def members(self) -> Arrangement:
-        return ClusterMembers(self._order, self._positions, self._run, self._clusters)
+        return ClusterMembers(self._order, self._positions, self._range, self._clusters)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return super().queries(slice_axis(x, axis, *self._run), axis)
+        return super().queries(slice_axis(x, axis, *self._range), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         means = x if self._clusters is None else ops.cast(self._clusters.means(x, self._sizes[0]), x.dtype)
@@ -760,7 +764,7 @@ class ClusterEstimates(OneGroup):
         size, segment = self._sizes
         segments = ops.arange(self._count, dtype="int32") * size // segment
         is_complete = segments < self._positions[..., None] // segment
-        is_left = slice_axis(slice_axis(self._is_left, -2, *self._run), -1, 0, self._count)[:, :, None]
+        is_left = slice_axis(slice_axis(self._is_left, -2, *self._range), -1, 0, self._count)[:, :, None]
         return ops.logical_and(is_complete, is_left)
 
 

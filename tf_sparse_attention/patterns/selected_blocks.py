@@ -301,11 +301,11 @@ def tiles_are_faster(length: Size, num_selected: int, block_size: int) -> bool:
 
 
 class MaskedBlocks(OneGroup):
-    """A run of queries with all keys up to its end, and a mask of the query's block and the selected blocks.
+    """A range of queries with all keys up to its end, and a mask of the query's block and the selected blocks.
 
     Args:
         is_selected: bool (B, N, T, G), whether a query selects a block.
-        run: pair of the first query, and the one after the last.
+        query_range: pair of the first query, and the one after the last.
         block_size: b.
         key_length: S.
     """
@@ -313,29 +313,34 @@ class MaskedBlocks(OneGroup):
     is_exact = True
     has_pair_mask = True
 
-    def __init__(self, is_selected: Tensor, run: tuple[int, int], block_size: int, key_length: Size) -> None:
-        self._is_selected, self._run, self._block_size, self.key_length = is_selected, run, block_size, key_length
+    def __init__(self, is_selected: Tensor, query_range: tuple[int, int], block_size: int, key_length: Size) -> None:
+        self._is_selected, self._range, self._block_size, self.key_length = (
+            is_selected,
+            query_range,
+            block_size,
+            key_length,
+        )
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return super().queries(slice_axis(x, axis, *self._run), axis)
+        return super().queries(slice_axis(x, axis, *self._range), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(slice_axis(x, axis, 0, self._run[1]), axis - 1)
+        return ops.expand_dims(slice_axis(x, axis, 0, self._range[1]), axis - 1)
 
     def query_positions(self) -> Tensor:
-        return np.arange(*self._run, dtype="int32")[None]
+        return np.arange(*self._range, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
-        return np.arange(self._run[1], dtype="int32")[None]
+        return np.arange(self._range[1], dtype="int32")[None]
 
     def causal_mask(self) -> np.ndarray:
-        return np.arange(*self._run)[:, None] >= np.arange(self._run[1])
+        return np.arange(*self._range)[:, None] >= np.arange(self._range[1])
 
     def pair_mask(self) -> Tensor:
-        stop, size = self._run[1], self._block_size
-        selected = slice_axis(slice_axis(self._is_selected, -2, *self._run), -1, 0, count_blocks(stop, size))
+        stop, size = self._range[1], self._block_size
+        selected = slice_axis(slice_axis(self._is_selected, -2, *self._range), -1, 0, count_blocks(stop, size))
         selected = slice_axis(ops.repeat(selected, size, axis=-1), -1, 0, stop)[:, :, None]
-        own = np.arange(*self._run)[:, None] // size == np.arange(stop) // size
+        own = np.arange(*self._range)[:, None] // size == np.arange(stop) // size
         return ops.logical_or(selected, own)
 
 
