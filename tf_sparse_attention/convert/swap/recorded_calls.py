@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -51,8 +51,15 @@ def _recording(layer: keras.layers.Layer, calls: list[RecordedCall]) -> Iterator
         calls.append(RecordedCall(inputs, given, output[0] if isinstance(output, tuple) else output))
         return output
 
+    with replaced_call(layer, record):
+        yield
+
+
+@contextlib.contextmanager
+def replaced_call(layer: keras.layers.Layer, call: Callable[..., Any]) -> Iterator[None]:
+    """Replace the method `call` of a layer within the context."""
     before = vars(layer).get("call")
-    vars(layer)["call"] = record  # `setattr` would let Keras track the attribute
+    vars(layer)["call"] = call  # `setattr` would let Keras track the attribute
     try:
         yield
     finally:

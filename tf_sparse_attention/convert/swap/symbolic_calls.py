@@ -10,7 +10,8 @@ from typing import Any
 
 import keras
 
-from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention
+from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention, is_sparse
+from tf_sparse_attention.convert.swap.recorded_calls import replaced_call
 from tf_sparse_attention.layers.parts.call_inputs import normalize_self_attention
 from tf_sparse_attention.models.swapped_model import find_layer_sites
 from tf_sparse_attention.types import Shape
@@ -45,7 +46,8 @@ class SymbolicCalls:
         error = None
         for inputs in self._accepted:
             try:
-                _call(copy, inputs)
+                with _equal_calls_computed_once(copy):
+                    _call(copy, inputs)
             except Exception as raised:  # its layers may raise any exception
                 error = error or raised
             else:
@@ -86,6 +88,39 @@ def _call(model: keras.Model, inputs: Inputs) -> None:
             if errors:
                 raise errors[0] from None  # hide the text that Keras adds
             raise
+
+
+@contextlib.contextmanager
+def _equal_calls_computed_once(model: keras.Model) -> Iterator[None]:
+    """Compute sparse attention only for the first of equal layers with equal arguments, because tracing takes long.
+
+    Equal calls have equal errors. The others return a tensor of the right shape.
+    """
+    attentions = [getattr(site.layer, "attention", site.layer) for site in find_layer_sites(model)]
+    computed = set[str]()
+    with contextlib.ExitStack() as stack:
+        for layer in {id(layer): layer for layer in attentions if is_sparse(layer)}.values():
+            stack.enter_context(replaced_call(layer, _call_once(layer, computed)))
+        yield
+
+
+def _call_once(layer: keras.layers.Layer, computed: set[str]) -> Callable[..., Any]:
+    """Return the method `call` of a sparse attention, without computation if an equal call is in `computed`."""
+    call, config = layer.call, {**layer.get_config(), "name": None, "seed": None}
+
+    @functools.wraps(call)
+    def call_once(query, *args, return_attention_scores=False, **kwargs):
+        arguments = keras.tree.map_structure(
+            lambda x: (x.shape, str(x.dtype)) if keras.ops.is_tensor(x) else x, (query, args, kwargs)
+        )
+        key = repr((type(layer), config, arguments))
+        if return_attention_scores or key not in computed:
+            output = call(query, *args, return_attention_scores=return_attention_scores, **kwargs)
+            computed.add(key)
+            return output
+        return keras.ops.repeat(query[..., :1], layer.compute_output_shape(query.shape)[-1], axis=-1)
+
+    return call_once
 
 
 @contextlib.contextmanager
