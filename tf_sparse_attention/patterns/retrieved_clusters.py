@@ -1,6 +1,7 @@
 """Retrieved clusters: small balanced clusters of earlier keys. Each query reads those that fit it best."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -211,24 +212,25 @@ class RetrievedSlots(Everything):
     ) -> list[tuple[Arrangement, Tensor, Tensor]]:
         if "cluster_value" not in entry:
             return []
-        size, slots, length = self.pattern.cluster_size, entry["cluster_slots"], shape(positions)[1]
-        positions, query_range, count = positions[:, None, None], (0, length), shape(slots)[2] // size
+        size, slots = self.pattern.cluster_size, entry["cluster_slots"]
+        first_run, together = self.pattern.first_run(positions)[:, None, :, None], positions[:, None, None]
         found = list[tuple[Arrangement, Tensor, Tensor]]()
-        if selection.candidates is None:
-            left, sizes = selection.left_clusters(count), (size, self.pattern.segment)
-            clusters = ClusterEstimates(slots, left, positions, query_range, sizes, count)
-            found.append((clusters, entry["cluster_key"], entry["cluster_value"]))
+
+        def add_all(name, first, left):
+            """Add the means of all clusters or nodes of complete segments, those before `first`, that are left."""
+            key, value = (entry[f"{name}_{side}"][:, :, None] for side in ("key", "value"))
+            is_complete = ops.arange(shape(left)[-1], dtype="int32") < first
+            mask = ops.logical_and(is_complete, left)[:, :, None]
+            found.append((CachedEstimates(slots[:, :, None], together, mask), key, value))
+
+        if (numbers := selection.candidates) is None:
+            add_all("cluster", first_run, selection.left_clusters(shape(slots)[2] // size))
         else:
-            numbers = selection.candidates
-            key, value = (take_slots(entry[name], numbers) for name in ("cluster_key", "cluster_value"))
-            left = selection.left_clusters(shape(numbers)[-1])
-            found.append((SearchedEstimates(take_slots(slots, _expand(numbers, size)), positions, left), key, value))
+            key, value = (take_slots(entry[f"cluster_{side}"], numbers) for side in ("key", "value"))
+            members, left = take_slots(slots, _expand(numbers, size)), selection.left_clusters(shape(numbers)[-1])
+            found.append((CachedEstimates(members, positions[:, None, :, None], left[:, :, :, None]), key, value))
         if selection.is_searched is not None:
-            size, left = size * NODE_SIZE, ops.logical_not(selection.is_searched)
-            nodes = ClusterEstimates(
-                slots, left, positions, query_range, (size, self.pattern.segment), count // NODE_SIZE
-            )
-            found.append((nodes, entry["node_key"], entry["node_value"]))
+            add_all("node", first_run // NODE_SIZE, ops.logical_not(selection.is_searched))
         return found
 
 
@@ -670,55 +672,50 @@ class MaskedClusters(MaskedBlocks):
         return self.keys(ops.arange(self.key_length, dtype="int32")[None, None], -1)
 
 
-class ClusterMembers(OneGroup):
-    """A range of queries with the members of clusters in complete segments, as one group of the M heads of keys.
+class ClusterMembers(Arrangement):
+    """The members of clusters that are estimated by their means, see `Arrangement.members`.
 
     Args:
-        order: int32 (B, M, L), the position of each member. Runs of c are clusters.
-        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the range.
-        query_range: pair of the first query, and the one after the last.
-        clusters: the `Clusters`, None in decoding.
+        estimates: the `ClusterEstimates` or `CachedEstimates`.
     """
 
     is_exact = True
 
-    def __init__(
-        self, order: Tensor, positions: Tensor, query_range: tuple[Size, Size], clusters: Clusters | None
-    ) -> None:
-        self._order, self._positions, self._range, self._clusters = order, positions, query_range, clusters
+    def __init__(self, estimates: "ClusterEstimates | CachedEstimates") -> None:
+        self._estimates = estimates
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return super().queries(slice_axis(x, axis, *self._range), axis)
+        return self._estimates.queries(x, axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        x = cast(Clusters, self._clusters).take(x, axis)
-        return ops.expand_dims(slice_axis(x, axis, 0, shape(self._order)[-1]), axis - 1)
+        return self._estimates.member_keys(x, axis)
 
     def query_positions(self) -> Tensor:
-        return self._positions
+        return self._estimates.query_positions()
 
     def key_positions(self) -> Tensor:
-        return self._order[:, :, None]
+        return self._estimates.order
 
     def causal_mask(self) -> Tensor:
-        return np.ones((1, 1), bool)  # `ClusterEstimates` has a mask of complete segments
+        return np.ones((1, 1), bool)  # estimates have a mask of complete segments
 
     def key_exists(self) -> Tensor:
-        return ops.ones((1, 1, 1, 1, shape(self._order)[-1]), "bool")
+        return ops.ones((1, 1, 1, 1, shape(self._estimates.order)[-1]), "bool")
 
 
 class ClusterEstimates(OneGroup):
-    """A range of queries with the means of the first clusters, as one group. In decoding, keys are given as means.
+    """A range of queries with the means of the first clusters, as one group.
 
     Args:
-        order: int32 (B, M, L), the position of each member. Runs of c are clusters.
+        clusters: the `Clusters`.
         is_left: bool (B, N, T, G), whether a query has an estimate of each cluster, if its segment is complete.
-        positions: int32 (1, t) or (B, 1, 1, t), the position of each query of the range.
         query_range: pair of the first query, and the one after the last.
         sizes: c and g, keys per cluster and per segment.
         count: number of clusters.
-        clusters: the `Clusters`, None in decoding.
         key_length: S.
+
+    Attributes:
+        order: int32 (B, M, 1, L), the position of each member. Runs of c are clusters.
     """
 
     is_exact = True
@@ -727,113 +724,93 @@ class ClusterEstimates(OneGroup):
 
     def __init__(
         self,
-        order: Tensor,
+        clusters: Clusters,
         is_left: Tensor,
-        positions: Tensor,
         query_range: tuple[Size, Size],
         sizes: tuple[int, int],
         count: Size,
-        clusters: Clusters | None = None,
-        key_length: Size = 0,
+        key_length: Size,
     ) -> None:
-        self._order, self._is_left = slice_axis(order, -1, 0, count * sizes[0]), is_left
-        self._positions, self._range, self._sizes, self._count = positions, query_range, sizes, count
-        self._clusters, self.key_length = clusters, key_length
+        self._clusters, self._is_left, self._range = clusters, is_left, query_range
+        self._sizes, self._count, self.key_length = sizes, count, key_length
+        self.order = slice_axis(clusters.order, -1, 0, count * sizes[0])[:, :, None]
 
     @property
     def members(self) -> Arrangement:
-        return ClusterMembers(self._order, self._positions, self._range, self._clusters)
+        return ClusterMembers(self)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
         return super().queries(slice_axis(x, axis, *self._range), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        means = x if self._clusters is None else ops.cast(self._clusters.means(x, self._sizes[0]), x.dtype)
+        means = ops.cast(self._clusters.means(x, self._sizes[0]), x.dtype)
         return ops.expand_dims(slice_axis(means, -2, 0, self._count), -3)
 
+    def member_keys(self, x: Tensor, axis: int = -2) -> Tensor:
+        x = slice_axis(self._clusters.take(x, axis), axis, 0, shape(self.order)[-1])
+        return ops.expand_dims(x, axis - 1)
+
     def query_positions(self) -> Tensor:
-        return self._positions
+        return ops.arange(*self._range, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
-        """Return the mean position of the members of each cluster, rounded down."""
-        positions = ops.sum(split(self._order, self._sizes[0], -1, self._count), axis=-1) // self._sizes[0]
-        return repeat_key_heads(positions, self._is_left.shape[1])[:, :, None]
+        return repeat_key_heads(_mean_positions(self.order, self._sizes[0]), self._is_left.shape[1])
 
     def pair_mask(self) -> Tensor:
         """Return whether a cluster is in a segment before that of the query, and is left."""
         size, segment = self._sizes
         segments = ops.arange(self._count, dtype="int32") * size // segment
-        is_complete = segments < self._positions[..., None] // segment
+        is_complete = segments < self.query_positions()[..., None] // segment
         is_left = slice_axis(slice_axis(self._is_left, -2, *self._range), -1, 0, self._count)[:, :, None]
         return ops.logical_and(is_complete, is_left)
 
 
-class SearchedMembers(Arrangement):
-    """New queries, each in its own group with the members of the clusters that it scores. Keys are given in groups.
+class CachedEstimates(Arrangement):
+    """New queries with the means of clusters, which are given in groups, in decoding.
 
     Args:
-        order: int32 (B, N, q, L), the position of each member. Runs of c are clusters.
-        positions: int32 (B, 1, 1, q), the position of each query.
+        order: int32 (B, n, g, L), the position of each member. Runs of c are clusters.
+        positions: int32 (B, 1, g, t), the position of each query: g groups of t consecutive queries.
+        mask: bool (B, N, g, t, C), whether a query has an estimate of each cluster.
     """
 
     is_exact = True
+    has_pair_mask = True
     sorts_tokens = True
     key_length = 0
 
-    def __init__(self, order: Tensor, positions: Tensor) -> None:
-        self._order, self._positions = order, positions
+    def __init__(self, order: Tensor, positions: Tensor, mask: Tensor) -> None:
+        self.order, self._positions, self._mask = order, positions, mask
+
+    @property
+    def members(self) -> Arrangement:
+        return ClusterMembers(self)
 
     def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.expand_dims(x, axis)
+        return ops.reshape(x, (*shape(x)[:2], *shape(self._positions)[2:], *shape(x)[3:]))
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
         return x
 
+    member_keys = keys
+
     def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.squeeze(x, axis)
+        return ops.reshape(x, (*shape(x)[:2], math.prod(shape(self._positions)[2:]), *shape(x)[4:]))
 
     def query_positions(self) -> Tensor:
-        return ops.swapaxes(self._positions, 2, 3)
+        return self._positions
 
     def key_positions(self) -> Tensor:
-        return self._order
-
-    def causal_mask(self) -> Tensor:
-        return np.ones((1, 1), bool)  # queries score clusters of complete segments
-
-    def key_exists(self) -> Tensor:
-        return ops.ones((1, 1, 1, 1, shape(self._order)[-1]), "bool")
-
-
-class SearchedEstimates(SearchedMembers):
-    """New queries, each in its own group with the means of the clusters that it scores and does not select.
-
-    Args:
-        order, positions: see `SearchedMembers`.
-        is_left: bool (B, N, q, C), whether a query has an estimate of each cluster.
-    """
-
-    has_pair_mask = True
-
-    def __init__(self, order: Tensor, positions: Tensor, is_left: Tensor) -> None:
-        super().__init__(order, positions)
-        self._is_left = is_left
-
-    @property
-    def members(self) -> Arrangement:
-        return SearchedMembers(self._order, self._positions)
-
-    def key_positions(self) -> Tensor:
-        """Return the mean position of the members of each cluster, rounded down."""
-        number = shape(self._is_left)[-1]
-        size = shape(self._order)[-1] // number
-        return ops.sum(split(self._order, size, -1, number), axis=-1) // size
-
-    def key_exists(self) -> None:
-        return None
+        size = shape(self.order)[-1] // shape(self._mask)[-1]
+        return repeat_key_heads(_mean_positions(self.order, size), self._mask.shape[1])
 
     def pair_mask(self) -> Tensor:
-        return self._is_left[:, :, :, None]
+        return self._mask
+
+
+def _mean_positions(order, size):
+    """Return the mean position of each `size` members, rounded down, int32 (B, n, g, L) to (B, n, g, L / size)."""
+    return ops.sum(split(order, size, -1, shape(order)[-1] // size), axis=-1) // size
 
 
 def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedClusters) -> list[Arrangement]:
@@ -843,16 +820,14 @@ def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedCluste
         return []
 
     def arrange(is_left, size):
-        def run(start, stop, count):
-            positions, sizes = ops.arange(start, stop, dtype="int32")[None], (size, segment)
-            given = clusters.order, is_left, positions, (start, stop), sizes, count
-            return ClusterEstimates(*given, clusters, selection.length)
+        def part(start, stop, count):
+            return ClusterEstimates(clusters, is_left, (start, stop), (size, segment), count, selection.length)
 
         if not are_known(length):
-            return run(0, length, clusters.num_slots // size)
+            return part(0, length, clusters.num_slots // size)
         # At least one segment, whose clusters no query sees if it is the only one.
         return QueryRuns(
-            run(start, stop, max((stop - 1) // segment, 1) * (segment // size))
+            part(start, stop, max((stop - 1) // segment, 1) * (segment // size))
             for start, stop in query_runs(length, 2 * segment)
         )
 
