@@ -21,12 +21,15 @@ def test_short_texts_have_the_results_of_the_dense_model():
     np.testing.assert_allclose(logits(sparse, 56), logits(dense, 56), atol=1e-5)
     np.testing.assert_array_equal(*(generated(model, IDS[:, :40], (20,)) for model in (sparse, dense)))
     assert lines[0].startswith("2 layers: Window(8) | First(4) | RetrievedClusters(6). Of 8,192 tokens")
-    assert "reads at most 64 keys, and the means of 1,024 clusters" in lines[0]
+    assert "reads at most 64 keys" in lines[0]
 
 
-def test_long_texts_are_continued_as_a_full_pass_continues_them():
-    dense = decoder("llama")
-    sparse = convert.make_sparse(dense, keys=64, print_fn=None)
+@pytest.mark.parametrize("max_length", [None, 65_536])
+def test_long_texts_are_continued_as_a_full_pass_continues_them(max_length):
+    dense, lines = decoder("llama"), []
+    sparse = convert.make_sparse(dense, keys=64, max_length=max_length, print_fn=lines.append)
+    reads = "and the means of 1,024 clusters" if max_length is None else "and the means of 1,024 nodes and 24 clusters"
+    assert reads in lines[0]
     assert np.abs(logits(sparse, 600) - logits(dense, 600)).max() > 0.01
     text = generated(sparse, IDS, (590,))  # beyond a segment, so that clusters are read
     assert_greedy(sparse, text, (590,))
@@ -45,6 +48,7 @@ def test_differences_from_the_dense_model_are_reported():
     assert "2 layers: KerasHub's `generate` rotates the query of a step as position 0" in lines[0]
 
 
-def test_the_number_of_keys_has_a_minimum():
-    with pytest.raises(ValueError, match="`keys`"):
-        convert.make_sparse(decoder("llama"), keys=63)
+@pytest.mark.parametrize(("name", "value"), [("keys", 63), ("max_length", 0)])
+def test_sizes_have_a_minimum(name, value):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        convert.make_sparse(decoder("llama"), **{name: value})
