@@ -7,8 +7,8 @@ Each layer decodes single tokens in one compiled program, with a cache of random
 `SPARE` tokens. Runs of all layers alternate. Columns:
 
 - "ms", "fastest": median and minimum of the milliseconds of a token. "ratio": dense median / median.
-- "read": MiB of keys, values and means that a token reads, computed from the pattern. Query heads that select
-  separately read separately.
+- "read": MiB of keys, values, means and slots of cluster members that a token reads, computed from the pattern. Query
+  heads that select separately read separately.
 - "held": MiB of the cache.
 - "prefill": seconds of `extend` with a prompt of as many tokens, for lengths up to `--prefill`.
 """
@@ -22,27 +22,15 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from benchmarks.decoding import at_position, cache_bytes, compiled
-from tf_sparse_attention.convert.swap.make_sparse import recommended_pattern
+from benchmarks.pretrained import NAMES_OF_PATTERNS, patterns
+from tf_sparse_attention.convert.swap.make_sparse import SEGMENT
 from tf_sparse_attention.patterns import First, RetrievedClusters, SelectedBlocks, Window
+from tf_sparse_attention.patterns.cache_policies import EMPTY
 from tf_sparse_attention.patterns.pattern import primitives
 from tf_sparse_attention.patterns.retrieved_clusters import NODE_SIZE
 
 SPARE, SIZE, FLOAT_BYTES = 256, 64, 4  # tokens, channels per head, bytes of a number
 MIB = 2**20
-
-
-def patterns(keys):
-    """Return the patterns by name, for queries that read at most `keys` keys."""
-    local = keys // 4
-    return {
-        "dense": None,
-        "window": Window(keys - 4) | First(4),
-        "blocks": Window(local) | First(4) | SelectedBlocks(16, (keys - local) // 16),
-        "clusters": recommended_pattern(keys),
-        "clusters, no estimate": recommended_pattern(keys, use_estimate=False),
-        "clusters, 24 nodes": recommended_pattern(keys, num_nodes=24),
-        "clusters, 64 nodes": recommended_pattern(keys, num_nodes=64),
-    }
 
 
 def rows_read(pattern, length, num_heads, num_key_heads):
@@ -60,6 +48,7 @@ def rows_read(pattern, length, num_heads, num_key_heads):
             clusters = length // leaf.segment * (leaf.segment // leaf.cluster_size)
             rows += num_key_heads * (leaf.segment // leaf.cluster_size)  # runs of the incomplete segment
             rows += 2 * num_heads * (leaf.num_clusters + 1) * leaf.cluster_size
+            rows += num_key_heads * length // SIZE if leaf.use_estimate else 0  # slots of members, one number each
             if leaf.num_nodes is None:
                 rows += parts * num_key_heads * clusters
             else:
@@ -75,12 +64,12 @@ def filled(cache, length, rng):
         if isinstance(x, dict):
             result[name] = filled(x, length, rng)
         elif name == "position":
-            stored, slots = ops.convert_to_numpy(x), np.arange(x.shape[-1])
+            slots = np.arange(x.shape[-1])
             last = slots + (length - 1 - slots) // len(slots) * len(slots)  # the last position in a slot of a ring
-            empty = int(stored.min())
-            result[name] = ops.convert_to_tensor(np.where(last >= 0, last + 2**30, empty) + 0 * stored, x.dtype)
+            stored = np.where(last >= 0, last - EMPTY, 0)
+            result[name] = ops.convert_to_tensor(np.broadcast_to(stored, x.shape), x.dtype)
         elif name == "cluster_slots":
-            order = np.concatenate([rng.permutation(512) + start for start in range(0, x.shape[-1], 512)])
+            order = np.concatenate([rng.permutation(SEGMENT) + start for start in range(0, x.shape[-1], SEGMENT)])
             result[name] = ops.convert_to_tensor(np.broadcast_to(order, x.shape), x.dtype)
         elif keras.backend.is_float_dtype(x.dtype):
             result[name] = ops.convert_to_tensor(rng.normal(size=x.shape).astype("float32"), x.dtype)
@@ -121,16 +110,16 @@ class Decoding:
     def prefill(self):
         """Return the seconds of a prompt that fills the cache."""
         empty = self.layer.init_cache(1, self.x.shape[1])
-        program = compiled(lambda x: self.layer.extend(x, empty, index=0)[0][:, -1])
-        ops.convert_to_numpy(program(self.x))  # compiles
+        program = compiled(lambda x: self.layer.extend(x, empty, index=0))  # with the cache, which takes time too
+        ops.convert_to_numpy(program(self.x)[0])  # compiles
         begun = time.perf_counter()
-        ops.convert_to_numpy(program(self.x))
+        ops.convert_to_numpy(program(self.x)[0])
         return time.perf_counter() - begun
 
 
-def rows_of(length, options):
+def table_rows(length, options):
     """Yield one row of text per pattern."""
-    chosen = {name: patterns(options.keys)[name] for name in options.patterns}
+    chosen = {name: patterns(options.keys, length)[name] for name in options.patterns}
     runs = {name: Decoding(pattern, length, options.heads) for name, pattern in chosen.items()}
     for number in range(options.steps + 2):
         for run in runs.values():
@@ -153,13 +142,16 @@ def main():
     parser.add_argument("--heads", type=int, nargs=2, default=[9, 3], help="numbers of query heads and key heads")
     parser.add_argument("--steps", type=int, default=100, help="number of decoded tokens, at most 250")
     parser.add_argument("--prefill", type=int, default=0, help="longest prompt to measure")
-    parser.add_argument("--patterns", nargs="+", choices=patterns(512), default=list(patterns(512)), help="their names")
+    names = ["dense", "window", "blocks", "clusters", "clusters, no estimate", "clusters, nodes"]
+    parser.add_argument("--patterns", nargs="+", choices=NAMES_OF_PATTERNS, default=names, help="their names")
     options = parser.parse_args()
+    if options.steps >= SPARE - 2 or min(options.lengths) < 2 * SEGMENT:
+        parser.error(f"`--steps` must be less than {SPARE - 2}, and `--lengths` at least {2 * SEGMENT}.")
     columns = ["length", "attention", "ms", "fastest", "ratio", "read", "held", "prefill"]
     for row in (columns, ["---"] * len(columns)):
         print(f"| {' | '.join(row)} |", flush=True)
     for length in options.lengths:
-        for row in rows_of(length, options):
+        for row in table_rows(length, options):
             print(f"| {' | '.join(row)} |", flush=True)
 
 

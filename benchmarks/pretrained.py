@@ -59,11 +59,14 @@ def patterns(keys, length):
         "clusters": recommended_pattern(keys),
         "clusters, no estimate": recommended_pattern(keys, use_estimate=False),
         "clusters, shared": recommended_pattern(keys, use_shared_choice=True),
-        **{f"clusters, {count} nodes": recommended_pattern(keys, num_nodes=count) for count in (8, 16, 24, 32)},
+        "clusters, few nodes": recommended_pattern(keys, num_nodes=keys // 64),
+        "clusters, nodes": recommended_pattern(keys, num_nodes=keys // 18),
+        "clusters, many nodes": recommended_pattern(keys, num_nodes=keys // 8),
     }
 
 
 NAMES_OF_PATTERNS = list(patterns(512, 4096))
+DEFAULT = ["dense", "window alone", "window", "blocks", "clusters", "clusters, no estimate", "clusters, shared"]
 
 
 def default_texts():
@@ -184,9 +187,7 @@ def main():
     parser.add_argument("--texts", nargs="+", type=pathlib.Path, default=default_texts(), help="text files")
     parser.add_argument("--tokens", type=int, default=4096, help="number of tokens")
     parser.add_argument("--keys", type=int, default=512, help="number of keys that a query reads")
-    parser.add_argument(
-        "--patterns", nargs="+", choices=NAMES_OF_PATTERNS, default=NAMES_OF_PATTERNS, help="their names"
-    )
+    parser.add_argument("--patterns", nargs="+", choices=NAMES_OF_PATTERNS, default=DEFAULT, help="their names")
     parser.add_argument("--needles", nargs="*", type=int, default=[], help="seeds of needles")
     parser.add_argument("--new_tokens", type=int, default=0, help="number of tokens to generate")
     parser.add_argument("--output", type=pathlib.Path, help="file that gets the JSON lines too")

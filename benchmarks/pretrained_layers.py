@@ -1,4 +1,4 @@
-"""Where sparse attention loses in a pretrained decoder, layer by layer, and what a short distillation recovers.
+"""Error of sparse attention in each layer of a pretrained decoder, before and after a short distillation.
 
 python -m benchmarks.pretrained_layers FILE.gguf [--texts FILE ...] [--tokens 2048] [--keys 512] [--patterns blocks ..]
     [--steps 100] [--healing_texts FILE ...]
@@ -10,12 +10,13 @@ the inputs of the dense attention in the dense model. Prints JSON lines, for the
   clusters are not counted.
 - "error": norm of the difference to the dense output, relative to the norm of the dense output.
 
-With `--steps`, `tsa.convert.heal` then trains each attention on rows of `--tokens` tokens of `--healing_texts`, and a
-further line has the losses of each text in nats per token, of the dense model, and before and after the training.
+With `--steps`, `tsa.convert.heal` then trains each attention on rows of `--tokens` tokens of `--healing_texts`. One
+more line per text has its losses in nats per token: of the dense model, and before and after the training.
 """
 
 import argparse
 import functools
+import itertools
 import json
 import pathlib
 import time
@@ -74,14 +75,14 @@ def layer_rows(dense, sparse, ids):
         }
 
 
-def rows_of(tokenizer, texts, length, count):
+def training_rows(tokenizer, texts, length, count):
     """Return `count` rows of `length` token ids, from all texts in turn."""
     ids = [np.asarray(tokenizer(path.read_text(encoding="utf-8"))) for path in texts]
     rows = [each[: len(each) // length * length].reshape(-1, length) for each in ids]
-    both = [row for group in zip(*rows, strict=False) for row in group]
-    if len(both) < count:
-        raise SystemExit(f"`--healing_texts` must have {count * length} tokens. Received: {len(both) * length}.")
-    return both[:count]
+    mixed = [row for group in itertools.zip_longest(*rows) for row in group if row is not None]
+    if len(mixed) < count:
+        raise SystemExit(f"`--healing_texts` must have {count * length} tokens. Received: {len(mixed) * length}.")
+    return mixed[:count]
 
 
 def losses(model, tokenizer, options):
@@ -100,7 +101,7 @@ def results(model, name, options):
     if not options.steps:
         return
     dense_loss, before = losses(model, tokenizer, options), losses(sparse, tokenizer, options)
-    rows = rows_of(tokenizer, options.healing_texts, options.tokens, options.steps + 1)
+    rows = training_rows(tokenizer, options.healing_texts, options.tokens, options.steps + 1)
     begun = time.perf_counter()
     healing = tsa.convert.heal(model, sparse, [model_inputs(row[None]) for row in rows], verbose=False)
     own |= {"steps": options.steps, "seconds": time.perf_counter() - begun}

@@ -325,6 +325,7 @@ def separate(pattern):
 LIMITS = [(Window(size), [5, 2, 2, 2, 2, 2], 0) for size in (2, 3, 4)]
 LIMITS += [(Dilated(2, 17), [20, 17], 0), (Dilated(2, 17), [3, 16, 17], 0), (SelectedBlocks(4, 2), [7, 18, 2], 1)]
 LIMITS += [(Window(2) | RetrievedClusters(2, 2, 8), [7, 18, 4, 9], back) for back in (1, 3)]
+LIMITS += [(RetrievedClusters(2, 1, 8, num_nodes=2), [7, 18, 4, 9], 3)]
 LIMITS += [(Nearest(3, 4) | First(5), [6, 1, 5, 1, 18, 1, 2], 1), (Nearest(3, 4), [6, 4, 18, 3], 3)]
 
 

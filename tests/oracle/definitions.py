@@ -215,12 +215,22 @@ def retrieved_clusters(query, key, pattern, exists):
         clusters += bisected(known, np.arange(start, start + segment), size)
     for i in range(len(query)):
         first, own = i // segment * segment, i // size * size
-        groups = clusters[: first // size] + [list(range(start, start + size)) for start in range(first, own, size)]
-        groups = [group for group in groups if exists[group].any()]
-        scores = [query[i] @ key[[j for j in group if exists[j]]].mean(axis=0) for group in groups]
-        best = sorted(range(len(groups)), key=lambda number: -scores[number])[: pattern.num_clusters]
-        seen[i, [j for number in best for j in groups[number]] + list(range(own, i + 1))] = True
+        complete = clusters[: first // size]
+        if pattern.num_nodes is not None:
+            nodes = [np.concatenate(complete[start : start + 8]) for start in range(0, len(complete), 8)]
+            searched = best_groups(query[i], key, nodes, exists, pattern.num_nodes)
+            complete = [cluster for cluster in complete if any(np.isin(cluster, node).all() for node in searched)]
+        groups = complete + [list(range(start, start + size)) for start in range(first, own, size)]
+        best = best_groups(query[i], key, groups, exists, pattern.num_clusters)
+        seen[i, [j for group in best for j in group] + list(range(own, i + 1))] = True
     return seen
+
+
+def best_groups(query, key, groups, exists, count):
+    """Return the `count` groups of positions with the largest product of a query (H,) and the mean of their keys."""
+    groups = [group for group in groups if exists[group].any()]
+    scores = [query @ key[[j for j in group if exists[j]]].mean(axis=0) for group in groups]
+    return [groups[number] for number in sorted(range(len(groups)), key=lambda number: -scores[number])[:count]]
 
 
 def convolved_keys(key, kernel, exists, segments):

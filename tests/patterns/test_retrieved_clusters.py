@@ -104,6 +104,7 @@ def test_a_query_reads_the_best_clusters_and_runs(pattern, window, sinks, length
     layer = make_layer(pattern, num_key_value_heads=2)
     x = normal(2, length, SIZE)
     counted = np.arange(length) < np.array([[length], [max(length - 5, 1)]])
+    counted[1, 3:12] = False  # also padding in clusters that later queries read
     y = layer(x, use_causal_mask=True, query_mask=counted)
     expected = slow_layer(layer, x, window, sinks, counted)
     np.testing.assert_allclose(ops.convert_to_numpy(y)[counted], expected[counted], atol=1e-4)
@@ -129,9 +130,10 @@ def test_clusters_of_equal_keys_are_estimated_exactly():
     np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
 
 
+@pytest.mark.parametrize("pattern", [RetrievedClusters(2, 2, 8), RetrievedClusters(2, 1, 8, num_nodes=2)])
 @pytest.mark.parametrize("length", [5, 8, 21])
-def test_lengths_may_be_unknown(length):
-    layer, x = make_layer(Window(3) | RetrievedClusters(2, 2, 8)), normal(1, length, SIZE)
+def test_lengths_may_be_unknown(pattern, length):
+    layer, x = make_layer(Window(3) | pattern), normal(1, length, SIZE)
     inputs = keras.Input((None, SIZE))
     model = keras.Model(inputs, layer(inputs, use_causal_mask=True))
     expected = ops.convert_to_numpy(model(x))
@@ -154,7 +156,8 @@ def test_bisection_halves_along_the_first_direction():
         ({"segment": 8}, "segment"),
         ({"num_clusters": 0}, "num_clusters"),
         ({"num_nodes": 0}, "num_nodes"),
-        ({"segment": 32, "num_nodes": 2}, "segment"),
+        ({"num_nodes": 6}, "num_nodes"),
+        ({"segment": 32, "num_nodes": 7}, "segment"),
     ],
 )
 def test_invalid_arguments_are_named(arguments, name):
@@ -188,6 +191,7 @@ def test_decoding_in_steps_is_the_full_pass(pattern, window, sinks, steps):
 def test_heads_that_share_keys_can_share_a_choice():
     pattern = RetrievedClusters(2, 2, 8, use_shared_choice=True)
     check_steps(pattern, [5, 1, 20, 1, 18])
+    check_steps(RetrievedClusters(2, 1, 8, use_shared_choice=True, num_nodes=2), [5, 1, 20, 1, 18])
     layer, x = make_layer(pattern, num_key_value_heads=2), normal(1, 30, SIZE)
     seen = ops.convert_to_numpy(layer.attention_pattern(x, use_causal_mask=True))[0]
     np.testing.assert_array_equal(seen[0], seen[1])

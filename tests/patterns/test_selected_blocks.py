@@ -49,6 +49,7 @@ def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
 
 TWO_WAYS = [
     Window(5) | RetrievedClusters(2, 4, 16),
+    RetrievedClusters(2, 1, 8, num_nodes=1),
     SelectedBlocks(4, 3) | First(2),
     RetrievedClusters(3, 2, 8, use_estimate=False, use_shared_choice=True),
     SelectedBlocks(8, 2, use_shared_choice=True),

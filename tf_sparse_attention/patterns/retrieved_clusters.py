@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.attend import lowest, score_dtype
+from tf_sparse_attention.ops.attend import lowest, score_dtype, softmax
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
 from tf_sparse_attention.ops.block_selection import NO_BLOCK, count_blocks, sum_groups
 from tf_sparse_attention.ops.gather import (
@@ -50,6 +50,7 @@ from tf_sparse_attention.patterns.selected_blocks import (
     with_own_block,
 )
 from tf_sparse_attention.patterns.selection import (
+    MANY_TOKENS,
     NewTokens,
     Selection,
     SelectionInputs,
@@ -61,7 +62,6 @@ from tf_sparse_attention.patterns.selection import (
 from tf_sparse_attention.types import Size, Tensor
 
 NODE_SIZE = 8  # clusters per node
-MIN_SCORED = 16  # new tokens; with fewer tokens, each query gathers the means of the clusters in its nodes
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -80,9 +80,10 @@ class RetrievedClusters(Pattern):
     mean value of the cluster, counted once per member that the query does not attend to otherwise. Clustered attention
     (Vyas et al. 2020) does so for queries.
 
-    With `num_nodes`, a query scores the clusters of only the `num_nodes` nodes with the largest q_i . mean(k). A node
-    is the eight clusters of one part of the bisection. Each other node is estimated by one key. In decoding, a token
-    then reads the means of T / 8c nodes in place of T / c clusters. This pays after long contexts.
+    With `num_nodes`, a query selects clusters only in the `num_nodes` nodes with the largest q_i . mean(k). A node is
+    the eight clusters of one part of the bisection. Nodes that are not searched count as one key each, with the mean
+    key and value. In decoding, a token then reads the means of T / 8c nodes in place of T / c clusters, which is faster
+    after long contexts. Calls with 16 or more tokens score all clusters, and are slower with nodes.
 
     Combine it with a window and the first tokens, which trained models need: `Window(64) | First(4) |
     RetrievedClusters(55)`. If all clusters are selected, the result is that of dense attention.
@@ -102,7 +103,8 @@ class RetrievedClusters(Pattern):
         use_estimate: whether clusters that are not selected are estimated by their means. Default True.
         use_shared_choice: whether query heads that share a key head select the same clusters, by the sum of their
             softmax over clusters. Default False: each head selects separately.
-        num_nodes: nodes whose clusters a query scores; the segment must have at least one node. None: all clusters.
+        num_nodes: number of nodes that a query searches, at least `num_clusters` / 8. A segment must have at least one
+            node. None (default): no nodes.
 
     Raises:
         ValueError: if an argument is invalid, if a call is not causal, or has packed documents; with `use_estimate`, if
@@ -143,6 +145,11 @@ class RetrievedClusters(Pattern):
             raise ValueError(
                 f"`segment` must have at least {NODE_SIZE} clusters with `num_nodes`. "
                 f"Received: segment={self.segment}, cluster_size={self.cluster_size}."
+            )
+        if self.num_nodes is not None and self.num_nodes * NODE_SIZE < self.num_clusters:
+            raise ValueError(
+                f"`num_nodes` must be at least num_clusters / {NODE_SIZE}. "
+                f"Received: num_nodes={self.num_nodes}, num_clusters={self.num_clusters}."
             )
 
     @property
@@ -216,19 +223,20 @@ class RetrievedSlots(Everything):
         first_run, together = self.pattern.first_run(positions)[:, None, :, None], positions[:, None, None]
         found = list[tuple[Arrangement, Tensor, Tensor]]()
 
-        def add_all(name, first, left):
-            """Add the means of all clusters or nodes of complete segments, those before `first`, that are left."""
+        def add_all(name, first, is_estimated):
+            """Add the means of clusters or nodes of complete segments, which are before `first`."""
             key, value = (entry[f"{name}_{side}"][:, :, None] for side in ("key", "value"))
-            is_complete = ops.arange(shape(left)[-1], dtype="int32") < first
-            mask = ops.logical_and(is_complete, left)[:, :, None]
+            is_complete = ops.arange(shape(is_estimated)[-1], dtype="int32") < first
+            mask = ops.logical_and(is_complete, is_estimated)[:, :, None]
             found.append((CachedEstimates(slots[:, :, None], together, mask), key, value))
 
         if (numbers := selection.candidates) is None:
-            add_all("cluster", first_run, selection.left_clusters(shape(slots)[2] // size))
+            add_all("cluster", first_run, selection.estimated_clusters(shape(slots)[2] // size))
         else:
             key, value = (take_slots(entry[f"cluster_{side}"], numbers) for side in ("key", "value"))
-            members, left = take_slots(slots, _expand(numbers, size)), selection.left_clusters(shape(numbers)[-1])
-            found.append((CachedEstimates(members, positions[:, None, :, None], left[:, :, :, None]), key, value))
+            members = take_slots(slots, _expand(numbers, size))
+            mask = selection.estimated_clusters(shape(numbers)[-1])[:, :, :, None]
+            found.append((CachedEstimates(members, positions[:, None, :, None], mask), key, value))
         if selection.is_searched is not None:
             add_all("node", first_run // NODE_SIZE, ops.logical_not(selection.is_searched))
         return found
@@ -309,11 +317,11 @@ class ClusterSelection(Selection):
         clusters: the `Clusters` of complete segments; None if no segment is complete.
         choices: int32 (B, N, T, R), numbers of distinct clusters, or of runs in the query's segment, the best first. A
             negative value means none. None: there is nothing to select.
-        is_chosen: bool (B, N, T, R'), whether each cluster or run is selected: clusters or runs 0, 1, ..., or in
-            decoding all clusters, followed by runs. None: there is nothing to select.
+        is_chosen: bool (B, N, T, R'), whether each number is selected. In decoding, whether each cluster or candidate
+            is selected, followed by the same for runs. None: there is nothing to select.
         cluster_size: c.
-        is_searched: bool (B, N, T, Gn), whether a query scores the clusters of each node. None: those of all nodes.
-        candidates: int32 (B, N, T, C), the clusters in `is_chosen`, a negative value for none. None: all clusters.
+        is_searched: bool (B, N, T, Gn), whether a query searches each node. None: there are no nodes.
+        candidates: int32 (B, N or M, T, C), the clusters that a query scores, a negative value for none. None: all.
     """
 
     length: Size
@@ -332,14 +340,12 @@ class ClusterSelection(Selection):
             return TokenFeatures(queries, {"cluster": runs[None, None]})
         return TokenFeatures(queries, {"cluster": self.clusters.slots // self.cluster_size})
 
-    def left_clusters(self, count: Size) -> Tensor:
-        """Return which of the first `count` clusters a query scores and does not select, bool (B, N, T, count)."""
-        left = ops.logical_not(slice_axis(self.is_chosen, -1, 0, count))
+    def estimated_clusters(self, count: Size) -> Tensor:
+        """Return which of `count` clusters or candidates are scored and not selected, bool (B, N, T, count)."""
+        others = ops.logical_not(slice_axis(self.is_chosen, -1, 0, count))
         if self.candidates is not None:
-            return ops.logical_and(left, self.candidates >= 0)
-        if self.is_searched is None:
-            return left
-        return ops.logical_and(left, slice_axis(ops.repeat(self.is_searched, NODE_SIZE, axis=-1), -1, 0, count))
+            return ops.logical_and(others, repeat_key_heads(self.candidates >= 0, others.shape[1]))
+        return others if self.is_searched is None else ops.logical_and(others, _in_nodes(self.is_searched))
 
 
 class ClusterSelector(Selector):
@@ -374,20 +380,23 @@ class ClusterSelector(Selector):
             has_keys = clusters.has_counted(size * NODE_SIZE)
             has_keys = None if has_keys is None else repeat_key_heads(has_keys, num_heads)[:, :, None]
             _, is_searched = self._search(query, clusters.means(key, size * NODE_SIZE), first_run, heads, has_keys)
-            in_node, _ = _to_equal_length(ops.repeat(is_searched, NODE_SIZE, axis=-1), scores)
+            is_candidate, _ = _to_equal_length(_in_nodes(is_searched), scores)
             run = ops.arange(shape(scores)[-1], dtype="int32")
-            allowed = merge(allowed, ops.logical_or(in_node[..., : shape(scores)[-1]], run >= first_run))
+            allowed = merge(allowed, ops.logical_or(is_candidate, run >= first_run))
         selection = self._choose(scores, allowed, heads, length)
         return dataclasses.replace(selection, clusters=clusters, is_searched=is_searched)
 
     def _search(
         self, query: Tensor, means: Tensor, first_run: Tensor, heads: tuple[int, int], has_keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the nodes (B, N, T, R) that queries search, by the `means` of nodes (B, M, G, H), and whether they do.
+        """Return the indices of searched nodes, see `_best`, and a mask of searched nodes (B, N, T, Gn).
 
         Args:
+            query: (B, N, T, H).
+            means: of nodes (B, M, Gn, H).
             first_run: see `RetrievedClusters.first_run`, int32 broadcastable to (B, N, T, 1).
-            has_keys: bool (B, N, 1, G), False for nodes of padding.
+            heads: numbers of query heads N and key heads.
+            has_keys: bool (B, N, 1, Gn), False for nodes of padding.
         """
         number = shape(means)[2]
         is_complete = ops.arange(number, dtype="int32") < first_run // NODE_SIZE
@@ -403,7 +412,7 @@ class ClusterSelector(Selector):
         return ClusterSelection(length, None, *self._best(scores, allowed, count, heads), pattern.cluster_size)
 
     def _best(self, scores: Tensor, allowed: Tensor, count: int, heads: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return the indices (B, N, T, R) of the `count` highest scores, `NO_BLOCK` for none, and what is among them.
+        """Return the indices (B, N, T, R) of the highest scores, `NO_BLOCK` for none, and a mask of these indices.
 
         Args:
             scores: float (B, N, T, G).
@@ -418,7 +427,7 @@ class ClusterSelector(Selector):
             missing = max_size(count - number, 0)
             scores, allowed = pad_axis(scores, -1, 0, missing), pad_axis(allowed, -1, 0, missing)
         if self._pattern.use_shared_choice and heads[0] != heads[1]:
-            shares = ops.where(allowed, ops.softmax(ops.where(allowed, scores, lowest_score), axis=-1), 0)
+            shares = ops.where(allowed, softmax(ops.where(allowed, scores, lowest_score)), 0)
             scores = sum_groups(shares, heads[1])
             allowed = take_key_heads(allowed, heads[1]) if allowed.shape[1] != 1 else allowed
         scores = ops.where(allowed, scores, lowest_score)
@@ -527,28 +536,27 @@ class ClusterSelector(Selector):
         heads, num_clusters = (query.shape[1], sums.shape[1]), 0
         candidates = is_searched = None
         if means is not None:
+            is_candidate = ops.arange(shape(means)[2], dtype="int32") < first_run
             if self._pattern.num_nodes is not None:
                 nodes, is_searched = self._search(query, state["node_key"], first_run, heads)
-                if tokens.length is not None and tokens.length < MIN_SCORED:
+                if tokens.length is not None and tokens.length < MANY_TOKENS:
+                    nodes = take_key_heads(nodes, heads[1]) if self._pattern.use_shared_choice else nodes
                     candidates = _expand(nodes, NODE_SIZE)
-            if candidates is not None:
-                of_clusters = ops.einsum("bnth,bntch->bntc", query, take_slots(means, candidates))
-                is_complete = candidates >= 0
-            else:
-                of_clusters = _products(query, means)
-                is_complete = ops.arange(shape(means)[2], dtype="int32") < first_run
-                if is_searched is not None:
-                    is_complete = ops.logical_and(is_complete, ops.repeat(is_searched, NODE_SIZE, axis=-1))
+                    is_candidate = repeat_key_heads(candidates >= 0, heads[0])
+                else:
+                    is_candidate = ops.logical_and(is_candidate, _in_nodes(is_searched))
+            of_clusters = _products(query, means) if candidates is None else _own_products(query, means, candidates)
             num_clusters = shape(of_clusters)[-1]
             scores = ops.concatenate([of_clusters, scores], axis=-1)
-            sizes = (*shape(is_complete)[:3], shape(allowed)[-1])
-            allowed = ops.concatenate([is_complete, ops.broadcast_to(allowed, sizes)], axis=-1)
+            sizes = (*shape(is_candidate)[:3], shape(allowed)[-1])
+            allowed = ops.concatenate([is_candidate, ops.broadcast_to(allowed, sizes)], axis=-1)
         chosen = self._choose(scores, allowed, heads, shape(state["key"])[2])
         if chosen.choices is None:
             return chosen
         is_run, choices = chosen.choices >= num_clusters, chosen.choices
         if candidates is not None:
-            clusters = ops.take_along_axis(candidates, in_range(choices, num_clusters), axis=-1)
+            numbers = repeat_key_heads(candidates, heads[0])
+            clusters = ops.take_along_axis(numbers, in_range(choices, num_clusters), axis=-1)
             choices = ops.where(choices < 0, choices, clusters)
         choices = ops.where(is_run, chosen.choices - num_clusters + base[:, None, None, None], choices)
         return dataclasses.replace(chosen, choices=choices, is_searched=is_searched, candidates=candidates)
@@ -607,6 +615,19 @@ def _products(query, means):
     batch, heads, length, _ = shape(query)
     products = ops.einsum("bmth,bmgh->bmtg", fold_groups(query, means.shape[1]), means)
     return ops.reshape(products, (batch, heads, length, shape(means)[2]))
+
+
+def _own_products(query, means, numbers):
+    """Return the products (B, N, T, C) of queries (B, N, T, H) and their own `numbers` (B, n, T, C) of the means."""
+    (batch, _, length, size), heads = shape(query), numbers.shape[1]
+    groups = ops.reshape(query, (batch, heads, query.shape[1] // heads, length, size))
+    products = ops.einsum("bngth,bntch->bngtc", groups, take_slots(means, numbers))
+    return ops.reshape(products, (batch, query.shape[1], length, shape(numbers)[-1]))
+
+
+def _in_nodes(is_searched):
+    """Return whether each cluster is in a searched node, bool (B, N, T, Gn) to (B, N, T, G)."""
+    return ops.repeat(is_searched, NODE_SIZE, axis=-1)
 
 
 class RetrievedTiles(SelectedTiles):
@@ -708,7 +729,7 @@ class ClusterEstimates(OneGroup):
 
     Args:
         clusters: the `Clusters`.
-        is_left: bool (B, N, T, G), whether a query has an estimate of each cluster, if its segment is complete.
+        is_estimated: bool (B, N, T, G), whether a query has an estimate of each cluster, if its segment is complete.
         query_range: pair of the first query, and the one after the last.
         sizes: c and g, keys per cluster and per segment.
         count: number of clusters.
@@ -725,13 +746,13 @@ class ClusterEstimates(OneGroup):
     def __init__(
         self,
         clusters: Clusters,
-        is_left: Tensor,
+        is_estimated: Tensor,
         query_range: tuple[Size, Size],
         sizes: tuple[int, int],
         count: Size,
         key_length: Size,
     ) -> None:
-        self._clusters, self._is_left, self._range = clusters, is_left, query_range
+        self._clusters, self._is_estimated, self._range = clusters, is_estimated, query_range
         self._sizes, self._count, self.key_length = sizes, count, key_length
         self.order = slice_axis(clusters.order, -1, 0, count * sizes[0])[:, :, None]
 
@@ -754,19 +775,19 @@ class ClusterEstimates(OneGroup):
         return ops.arange(*self._range, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
-        return repeat_key_heads(_mean_positions(self.order, self._sizes[0]), self._is_left.shape[1])
+        return repeat_key_heads(_mean_positions(self.order, self._sizes[0]), self._is_estimated.shape[1])
 
     def pair_mask(self) -> Tensor:
-        """Return whether a cluster is in a segment before that of the query, and is left."""
+        """Return whether a cluster is in a segment before that of the query, and is estimated."""
         size, segment = self._sizes
         segments = ops.arange(self._count, dtype="int32") * size // segment
         is_complete = segments < self.query_positions()[..., None] // segment
-        is_left = slice_axis(slice_axis(self._is_left, -2, *self._range), -1, 0, self._count)[:, :, None]
-        return ops.logical_and(is_complete, is_left)
+        is_estimated = slice_axis(slice_axis(self._is_estimated, -2, *self._range), -1, 0, self._count)
+        return ops.logical_and(is_complete, is_estimated[:, :, None])
 
 
 class CachedEstimates(Arrangement):
-    """New queries with the means of clusters, which are given in groups, in decoding.
+    """New queries with gathered means of clusters, in decoding.
 
     Args:
         order: int32 (B, n, g, L), the position of each member. Runs of c are clusters.
@@ -819,9 +840,10 @@ def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedCluste
     if clusters is None:
         return []
 
-    def arrange(is_left, size):
+    def arrange(is_estimated, size):
         def part(start, stop, count):
-            return ClusterEstimates(clusters, is_left, (start, stop), (size, segment), count, selection.length)
+            sizes = size, segment
+            return ClusterEstimates(clusters, is_estimated, (start, stop), sizes, count, selection.length)
 
         if not are_known(length):
             return part(0, length, clusters.num_slots // size)
@@ -832,7 +854,7 @@ def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedCluste
         )
 
     size = pattern.cluster_size
-    estimates = [arrange(selection.left_clusters(clusters.num_slots // size), size)]
+    estimates = [arrange(selection.estimated_clusters(clusters.num_slots // size), size)]
     if selection.is_searched is not None:
         estimates.append(arrange(ops.logical_not(selection.is_searched), size * NODE_SIZE))
     return estimates

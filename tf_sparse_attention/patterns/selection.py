@@ -19,6 +19,8 @@ from tf_sparse_attention.ops.members import Members
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import DType, Size, Tensor
 
+MANY_TOKENS = 16  # new tokens in decoding. With fewer tokens, each query gathers the slots that it reads.
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenInfo:

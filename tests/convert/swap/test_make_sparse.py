@@ -4,6 +4,7 @@ import pytest
 
 from tests.convert.swap.decoder_models import assert_greedy, decoder, generated
 from tf_sparse_attention import convert
+from tf_sparse_attention.layers import SwappedAttention
 
 keras_hub = pytest.importorskip("keras_hub")
 IDS = np.random.default_rng(0).integers(1, 50, (1, 600))
@@ -24,12 +25,15 @@ def test_short_texts_have_the_results_of_the_dense_model():
     assert "reads at most 64 keys" in lines[0]
 
 
-@pytest.mark.parametrize("max_length", [None, 65_536])
-def test_long_texts_are_continued_as_a_full_pass_continues_them(max_length):
+@pytest.mark.parametrize(
+    ("max_length", "num_nodes", "read"), [(None, None, "1,024 clusters"), (65_536, 3, "1,024 nodes and 24 clusters")]
+)
+def test_long_texts_are_continued_as_a_full_pass_continues_them(max_length, num_nodes, read):
     dense, lines = decoder("llama"), []
     sparse = convert.make_sparse(dense, keys=64, max_length=max_length, print_fn=lines.append)
-    reads = "and the means of 1,024 clusters" if max_length is None else "and the means of 1,024 nodes and 24 clusters"
-    assert reads in lines[0]
+    patterns = [layer.attention.pattern for layer in sparse._flatten_layers() if isinstance(layer, SwappedAttention)]
+    assert [pattern.parts[-1].num_nodes for pattern in patterns] == [num_nodes] * 2
+    assert f"and the means of {read}" in lines[0]
     assert np.abs(logits(sparse, 600) - logits(dense, 600)).max() > 0.01
     text = generated(sparse, IDS, (590,))  # beyond a segment, so that clusters are read
     assert_greedy(sparse, text, (590,))

@@ -34,9 +34,10 @@ def _sizes(keys):
     return keys // 8, (keys - keys // 8 - NUM_SINKS) // CLUSTER_SIZE
 
 
-def _num_nodes(keys):
-    """Return the number of nodes that a query searches: four clusters are scored for each one that is read."""
-    return max(_sizes(keys)[1] * 4 // NODE_SIZE, 1)
+def _num_nodes(keys, length):
+    """Return the number of nodes that a query searches, None for no nodes. Four clusters are scored for each read."""
+    number = 4 * _sizes(keys)[1] // NODE_SIZE
+    return number if length >= LONG and number < length // (CLUSTER_SIZE * NODE_SIZE) else None
 
 
 def sparse_layer(attention: keras.layers.Layer, pattern: Pattern) -> AttentionLayer:
@@ -87,7 +88,7 @@ def make_sparse(
     checks.check_optional_count("max_length", max_length)
     own_length = getattr(getattr(model, "preprocessor", None), "sequence_length", None)
     length = max_length or own_length or REPORTED_LENGTH
-    pattern = recommended_pattern(keys, num_nodes=_num_nodes(keys) if length >= LONG else None)
+    pattern = recommended_pattern(keys, num_nodes=_num_nodes(keys, length))
     layers, lines = list[AttentionLayer](), list[str]()
 
     def make_layer(attention):
@@ -97,23 +98,24 @@ def make_sparse(
     sparse = replace_attention(model, make_layer, causal, print_fn=lines.append)
     if print_fn is None:
         return sparse
-    print_fn("\n".join([*_summary(layers, length, keys), *_remarks("\n".join(lines).split("\n"))]))
+    print_fn("\n".join([*_summary(layers, length, keys, pattern), *_remarks("\n".join(lines).split("\n"))]))
     return sparse
 
 
-def _summary(layers, length, keys):
+def _summary(layers, length, keys, pattern):
     """Yield sentences on what a query reads, and on the size of the cache."""
     windowed = [layer for layer in layers if isinstance(layer, LocalAttention)]
     num_clustered = len(layers) - len(windowed)
     if num_clustered:
-        window, num_clusters = _sizes(keys)
-        means, num_nodes = length // SEGMENT * SEGMENT // CLUSTER_SIZE, _num_nodes(keys)
-        nodes, read = "", f"{means:,} clusters"
-        if length >= LONG:
-            nodes = f", num_nodes={num_nodes}"
-            read = f"{means // NODE_SIZE:,} nodes and {num_nodes * NODE_SIZE} clusters"
+        window, first, clusters = pattern.parts
+        means, nodes = length // SEGMENT * SEGMENT // CLUSTER_SIZE, ""
+        read = f"{means:,} clusters"
+        if clusters.num_nodes is not None:
+            nodes = f", num_nodes={clusters.num_nodes}"
+            read = f"{means // NODE_SIZE:,} nodes and {clusters.num_nodes * NODE_SIZE:,} clusters"
+        text = f"Window({window.size}) | First({first.count}) | RetrievedClusters({clusters.num_clusters}{nodes})"
         yield (
-            f"{num_clustered} layers: Window({window}) | First({NUM_SINKS}) | RetrievedClusters({num_clusters}{nodes})."
+            f"{num_clustered} layers: {text}."
             f" Of {length:,} tokens, a query reads at most {min(keys, length):,} keys, and the means of {read}."
         )
     if windowed:

@@ -94,26 +94,28 @@ def _call(model: keras.Model, inputs: Inputs) -> None:
 def _equal_calls_computed_once(model: keras.Model) -> Iterator[None]:
     """Compute sparse attention only for the first of equal layers with equal arguments, because tracing takes long.
 
-    Equal calls have equal errors. The others return a tensor of the right shape.
+    Repeated calls return a placeholder of the correct shape. Layers without a config are always computed.
     """
     attentions = [getattr(site.layer, "attention", site.layer) for site in find_layer_sites(model)]
     computed = set[str]()
     with contextlib.ExitStack() as stack:
         for layer in {id(layer): layer for layer in attentions if is_sparse(layer)}.values():
-            stack.enter_context(replaced_call(layer, _call_once(layer, computed)))
+            with contextlib.suppress(Exception):  # a pattern of the user may not be serializable
+                config = repr((type(layer), {**layer.get_config(), "name": None, "seed": None}))
+                stack.enter_context(replaced_call(layer, _call_once(layer, config, computed)))
         yield
 
 
-def _call_once(layer: keras.layers.Layer, computed: set[str]) -> Callable[..., Any]:
+def _call_once(layer: keras.layers.Layer, config: str, computed: set[str]) -> Callable[..., Any]:
     """Return the method `call` of a sparse attention, without computation if an equal call is in `computed`."""
-    call, config = layer.call, {**layer.get_config(), "name": None, "seed": None}
+    call = layer.call
 
     @functools.wraps(call)
     def call_once(query, *args, return_attention_scores=False, **kwargs):
         arguments = keras.tree.map_structure(
             lambda x: (x.shape, str(x.dtype)) if keras.ops.is_tensor(x) else x, (query, args, kwargs)
         )
-        key = repr((type(layer), config, arguments))
+        key = f"{config} {arguments}"
         if return_attention_scores or key not in computed:
             output = call(query, *args, return_attention_scores=return_attention_scores, **kwargs)
             computed.add(key)

@@ -43,6 +43,7 @@ from tf_sparse_attention.patterns.first import First
 from tf_sparse_attention.patterns.pattern import Call, Offset
 from tf_sparse_attention.patterns.selected_blocks import SelectedTiles
 from tf_sparse_attention.patterns.selection import (
+    MANY_TOKENS,
     NewTokens,
     Selection,
     SelectionInputs,
@@ -51,8 +52,6 @@ from tf_sparse_attention.patterns.selection import (
     TokenInfo,
 )
 from tf_sparse_attention.types import DType, Size, Tensor
-
-MIN_TILED = 16  # new tokens; with fewer tokens, each query gathers its slots, and the new tokens form one group
 
 
 class ReadSlots(NamedTuple):
@@ -315,7 +314,7 @@ def _attend_slots(leaf: Leaf, entry: Entry, inputs: Inputs, selectors: Selectors
         attend(arrangement, inputs.query, mean_key, mean_value, inputs.selections)
         for arrangement, mean_key, mean_value in policy.estimates(entry, inputs.selections[leaf.index], positions)
     ]
-    if buckets is not None and are_known(length, buckets.size) and length >= MIN_TILED:
+    if buckets is not None and are_known(length, buckets.size) and length >= MANY_TOKENS:
         if extra is not None:
             entry = {**entry, **{name: _with_extra(entry[name], extra) for name in _columns(leaf, entry, selectors)}}
         known = _slot_features(leaf, features, selectors, lambda name: entry[name])
@@ -423,7 +422,7 @@ def _attend_new(leaf: Leaf, inputs: Inputs, tokens: NewTokens) -> Attended:
         inputs = inputs.shift_to_successors()
     selection: Any = inputs.selections[leaf.index]
     call = Call(batch, length, length, causal=True, group_size=heads // inputs.key.shape[1])
-    if tokens.length is not None and (period is None or tokens.length < MIN_TILED):
+    if tokens.length is not None and (period is None or tokens.length < MANY_TOKENS):
         features = TokenFeatures({}, {}) if selection is None else leaf.features(selection)
         known = cast(Mapping, inputs.selections)
         inputs = inputs._replace(selections={**known, leaf.index: features})
