@@ -28,6 +28,11 @@ FORMS = {
     "split": ArraySpec("strings", "N"),
     "scale": ArraySpec("numbers", "2", is_needed=False),
 }
+RECORDING_FORMS = {
+    "features": FORMS["features"],
+    "offsets": ArraySpec("integers", "N", is_needed=False),
+    "scale": FORMS["scale"],
+}
 
 
 class Utterance(NamedTuple):
@@ -176,6 +181,39 @@ def _open_tfds(name, log_mel, **options):
     return SpeechSource(reader, decode, reader.data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
 
 
+def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield pairs of the name and the features (T, F) of the recordings of a file for `prompt`.
+
+    Args:
+        path: a file NAME.wav, or NAME.npz with the array "features" (T, F). Optional arrays: "offsets", the start of
+            each recording and the end of the last recording, and "scale", see `open_speech`.
+        description: settings of the features, see `SpeechSource`.
+    """
+    file = pathlib.Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"`prompt` must be an existing file NAME.wav or NAME.npz, or a split. Received: {path}.")
+    if file.suffix.lower() == ".wav":
+        if "sample_rate" not in description:
+            raise ValueError(f"`prompt` must be a file with features, like the training data. Received: {path}.")
+        samples = decode_mono(file.read_bytes(), file, description["sample_rate"])
+        yield file.name, np.asarray(LogMel(**description)(samples))
+        return
+    arrays = read_arrays(file, RECORDING_FORMS, "prompt")
+    arrays.setdefault("offsets", np.array([0, len(arrays["features"])]))
+    offsets = checked_offsets(arrays, "offsets", "features", file, "prompt")
+    for number in range(len(offsets) - 1):
+        yield f"{file.name}[{number}]", _frames(arrays, offsets, number)
+
+
+def _frames(arrays, offsets, number):
+    """Return the features of a recording, float32 (T, F)."""
+    frames = arrays["features"][offsets[number] : offsets[number + 1]].astype("float32")
+    if "scale" not in arrays:
+        return frames
+    low, high = arrays["scale"].astype("float32")
+    return low + (high - low) * frames / 255
+
+
 def _characters(text):
     """Return the labels of a transcript: characters in lower case, with single spaces between words."""
     return list(" ".join(text.lower().split()))
@@ -198,12 +236,12 @@ def _open_features(path, data_dir):
         )
 
     def read(number):
-        frames = arrays["features"][offsets[number] : offsets[number + 1]].astype("float32")
-        if "scale" in arrays:
-            low, high = arrays["scale"].astype("float32")
-            frames = low + (high - low) * frames / 255
         labels = ids[label_offsets[number] : label_offsets[number + 1]]
-        return {"name": f"{path.stem}[{number}]", "features": frames, "labels": [vocabulary[i] for i in labels]}
+        return {
+            "name": f"{path.stem}[{number}]",
+            "features": _frames(arrays, offsets, number),
+            "labels": [vocabulary[i] for i in labels],
+        }
 
     items = {split: np.flatnonzero(arrays["split"] == split) for split in dict.fromkeys(arrays["split"].tolist())}
     reader = ListReader(path.stem, f"{path.stem}#{file_fingerprint(path)}", items, read)

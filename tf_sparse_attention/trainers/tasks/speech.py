@@ -1,7 +1,6 @@
 """Speech recognition: phones or characters with connectionist temporal classification (CTC)."""
 
 import functools
-import itertools
 import pathlib
 import reprlib
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,7 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
-from tf_sparse_attention.data.sources.media_files import decode_mono
+from tf_sparse_attention.data.sources.speech_source import read_recordings
 from tf_sparse_attention.data.speech_store import join_labels, label_separator
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
@@ -27,11 +25,6 @@ from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Genera
 NUM_FRAMES = 100  # input that tests an exported model
 NUM_SHOWN = 2  # recordings in TensorBoard
 EDITS = ("edits", "labels", "word_edits", "words")
-FORMS = {
-    "features": ArraySpec("numbers", "TF"),
-    "offsets": ArraySpec("integers", "N", is_needed=False),
-    "scale": ArraySpec("numbers", "2", is_needed=False),
-}
 SOUND = ("sample_rate", "num_bands", "pre_emphasis")  # settings of `config.data`
 
 
@@ -246,35 +239,10 @@ def find_recordings(task: "Task", data: str, count: int) -> Iterator[dict[str, A
             f"Received: {reprlib.repr(data)}."
         )
     if data.lower().endswith((".wav", ".npz")):
-        yield from read_recordings(data, task.get_state()["features"])
+        for name, features in read_recordings(data, task.get_state()["features"]):
+            yield {"name": name, "features": features}
         return
     store = task.open_store(data)
     for number in range(min(count, store.num_utterances)):
         reference = store.transcript(store.label_ids(number))
         yield {"name": f"{data}[{number}]", "features": store.features(number), "reference": reference}
-
-
-def read_recordings(path: str, description: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the recordings of a file as dictionaries: "name" and "features" (T, F).
-
-    The file is NAME.wav, or NAME.npz with the array "features" (T, F). Optional arrays: "offsets", the start of each
-    recording and the end of the last recording, and "scale", see `tsa.data.open_speech`. `description` has the settings
-    of the features; see `SpeechSource`.
-    """
-    file = pathlib.Path(path).expanduser()
-    if not file.is_file():
-        raise ValueError(f"`prompt` must be an existing file NAME.wav or NAME.npz, or a split. Received: {path}.")
-    if file.suffix.lower() == ".wav":
-        if "sample_rate" not in description:
-            raise ValueError(f"`prompt` must be a file with features, like the training data. Received: {path}.")
-        samples = decode_mono(file.read_bytes(), file, description["sample_rate"])
-        yield {"name": file.name, "features": tsa.data.LogMel(**description)(samples)}
-        return
-    arrays = read_arrays(file, FORMS, "prompt")
-    features, scale = arrays["features"].astype("float32"), arrays.get("scale")
-    arrays.setdefault("offsets", np.array([0, len(features)]))
-    offsets = checked_offsets(arrays, "offsets", "features", file, "prompt")
-    if scale is not None:
-        features = scale[0] + (scale[1] - scale[0]) * features / 255
-    for number, (begin, end) in enumerate(itertools.pairwise(offsets)):
-        yield {"name": f"{file.name}[{number}]", "features": features[begin:end]}
