@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import keras
 import numpy as np
@@ -82,7 +82,7 @@ class RetrievedClusters(Pattern):
 
     With `num_nodes`, a query selects clusters only in the `num_nodes` nodes with the largest q_i . mean(k). A node is
     the eight clusters of one part of the bisection. Nodes that are not searched count as one key each, with the mean
-    key and value. In decoding, a token then reads the means of T / 8c nodes in place of T / c clusters, which is faster
+    key and value. In decoding, a token then reads the means of T / 8c nodes instead of T / c clusters, which is faster
     after long contexts. Calls with 16 or more tokens score all clusters, and are slower with nodes.
 
     Combine it with a window and the first tokens, which trained models need: `Window(64) | First(4) |
@@ -159,14 +159,15 @@ class RetrievedClusters(Pattern):
     def visible(self, query: TokenInfo, key: TokenInfo) -> Tensor:
         run = key.position // self.cluster_size
         visible = run == query.position // self.cluster_size
-        group = ops.where(run < self.first_run(query.position), key.cluster, run)
+        group = ops.where(run < self.sizes.first_run(query.position), key.cluster, run)
         for selected in query.features.values():
             visible = (selected == group) | visible
         return visible
 
-    def first_run(self, position: Tensor) -> Tensor:
-        """Return the number of the first run of the segment of each position. Smaller numbers are those of clusters."""
-        return position // self.segment * (self.segment // self.cluster_size)
+    @property
+    def sizes(self) -> "ClusterSizes":
+        """The `ClusterSizes`."""
+        return ClusterSizes(self.cluster_size, self.segment)
 
     def arrange(self, call: Call, selection: Selection | None = None) -> Arrangement:
         chosen = cast(ClusterSelection, selection)
@@ -174,13 +175,13 @@ class RetrievedClusters(Pattern):
         own = OwnBlocks(length, call.key_length, self.cluster_size, 0, 0)
         if chosen.choices is None:
             return own
-        estimates = _estimates(chosen, call, self) if self.use_estimate else []
+        estimates = estimates_of(chosen, length) if self.use_estimate else []
         if not tiles_are_faster(length, self.num_clusters, self.cluster_size):
             segments = [(start, min(start + self.segment, length)) for start in range(0, length, self.segment)]
-            runs = QueryRuns(MaskedClusters(chosen, segment, self) for segment in segments)
+            runs = QueryRuns(MaskedClusters(chosen, segment) for segment in segments)
             return OneSoftmax(runs, *estimates) if estimates else runs
         group_size = call.group_size if self.use_shared_choice else 1
-        retrieved = RetrievedTiles(chosen, length, self, group_size)
+        retrieved = RetrievedTiles(chosen, length, group_size)
         return OneSoftmax(own, retrieved, *estimates)
 
     def make_selector(self, weights: SelectorWeights) -> Selector:
@@ -207,7 +208,9 @@ class RetrievedSlots(Everything):
     def buckets(self, query: TokenInfo, num_slots: Size, selection: Any = None) -> Buckets | None:
         size, choices = self.pattern.cluster_size, selection.choices
         if choices is not None:
-            is_cluster = ops.logical_and(choices >= 0, choices < self.pattern.first_run(query.position)[..., None])
+            is_cluster = ops.logical_and(
+                choices >= 0, choices < self.pattern.sizes.first_run(query.position)[..., None]
+            )
             choices = ops.where(is_cluster, choices + num_slots // size, choices)
         return Buckets(with_own_block(query.position // size, choices), size)
 
@@ -220,7 +223,7 @@ class RetrievedSlots(Everything):
         if "cluster_value" not in entry:
             return []
         size, slots = self.pattern.cluster_size, entry["cluster_slots"]
-        first_run, together = self.pattern.first_run(positions)[:, None, :, None], positions[:, None, None]
+        first_run, together = self.pattern.sizes.first_run(positions)[:, None, :, None], positions[:, None, None]
         found = list[tuple[Arrangement, Tensor, Tensor]]()
 
         def add_all(name, first, is_estimated):
@@ -242,14 +245,29 @@ class RetrievedSlots(Everything):
         return found
 
 
+class ClusterSizes(NamedTuple):
+    """Numbers of keys.
+
+    Attributes:
+        cluster: c, keys per cluster and per run.
+        segment: g, keys per segment.
+    """
+
+    cluster: int
+    segment: int
+
+    def first_run(self, position: Tensor) -> Tensor:
+        """Return the number of the first run of the segment of each position. Smaller numbers are those of clusters."""
+        return position // self.segment * (self.segment // self.cluster)
+
+
 class Clusters:
     """The clusters of the complete segments of a sequence.
 
     Args:
         key: (B, M, S, H), rotated by position.
         counted: bool (B, S), False for padding; or None.
-        cluster_size: c.
-        segment: g.
+        sizes: the `ClusterSizes`.
 
     Attributes:
         num_slots: L, number of keys in complete segments. If S is unknown, of all segments, padded.
@@ -257,14 +275,14 @@ class Clusters:
         slots: int32 (B, M, S), the slot of each key; the position of keys in the incomplete segment.
     """
 
-    def __init__(self, key: Tensor, counted: Tensor | None, cluster_size: int, segment: int) -> None:
-        batch, heads, length, channels = shape(key)
+    def __init__(self, key: Tensor, counted: Tensor | None, sizes: ClusterSizes) -> None:
+        (batch, heads, length, channels), segment = shape(key), sizes.segment
         self.length = length
         number = _num_segments(length, segment)
         self.num_slots = number * segment
         keys = key if counted is None else ops.where(counted[:, None, :, None], key, 0)
         keys = slice_axis(pad_axis(keys, -2, 0, max_size(self.num_slots - length, 0)), -2, 0, self.num_slots)
-        local = bisect_keys(ops.reshape(keys, (batch, heads, number, segment, channels)), cluster_size)
+        local = bisect_keys(ops.reshape(keys, (batch, heads, number, segment, channels)), sizes.cluster)
         starts = ops.arange(number, dtype="int32")[:, None] * segment
         order = ops.reshape(local + starts, (batch, heads, self.num_slots))
         self.order = order if are_known(length) else in_range(order, length)
@@ -319,7 +337,7 @@ class ClusterSelection(Selection):
             negative value means none. None: there is nothing to select.
         is_chosen: bool (B, N, T, R'), whether each number is selected. In decoding, whether each cluster or candidate
             is selected, followed by the same for runs. None: there is nothing to select.
-        cluster_size: c.
+        sizes: the `ClusterSizes`.
         is_searched: bool (B, N, T, Gn), whether a query searches each node. None: there are no nodes.
         candidates: int32 (B, N or M, T, C), the clusters that a query scores, a negative value for none. None: all.
     """
@@ -328,7 +346,7 @@ class ClusterSelection(Selection):
     clusters: Clusters | None
     choices: Tensor | None
     is_chosen: Tensor | None
-    cluster_size: int
+    sizes: ClusterSizes
     is_searched: Tensor | None = None
     candidates: Tensor | None = None
 
@@ -336,9 +354,9 @@ class ClusterSelection(Selection):
         """Return "choice_0", "choice_1", ... of queries, and "cluster", the cluster of each key."""
         queries = numbered("choice", self.choices)
         if self.clusters is None:
-            runs = ops.arange(self.length, dtype="int32") // self.cluster_size
+            runs = ops.arange(self.length, dtype="int32") // self.sizes.cluster
             return TokenFeatures(queries, {"cluster": runs[None, None]})
-        return TokenFeatures(queries, {"cluster": self.clusters.slots // self.cluster_size})
+        return TokenFeatures(queries, {"cluster": self.clusters.slots // self.sizes.cluster})
 
     def estimated_clusters(self, count: Size) -> Tensor:
         """Return which of `count` clusters or candidates are scored and not selected, bool (B, N, T, count)."""
@@ -368,15 +386,15 @@ class ClusterSelector(Selector):
         length, num_heads = shape(key)[2], query.shape[1]
         clusters = None
         if not are_known(length) or length >= segment:
-            clusters = Clusters(key, masks.key_mask, size, segment)
+            clusters = Clusters(key, masks.key_mask, pattern.sizes)
         num_runs = count_blocks(length, size)
         if are_known(num_runs) and num_runs < 2:
-            return ClusterSelection(length, clusters, None, None, size)
+            return ClusterSelection(length, clusters, None, None, pattern.sizes)
         heads = num_heads, key.shape[1]
         scores, allowed = self._scores(query, key, masks.key_mask, clusters, num_runs)
         is_searched = None
         if pattern.num_nodes is not None and clusters is not None:
-            first_run = pattern.first_run(ops.arange(length, dtype="int32")[:, None])
+            first_run = pattern.sizes.first_run(ops.arange(length, dtype="int32")[:, None])
             has_keys = clusters.has_counted(size * NODE_SIZE)
             has_keys = None if has_keys is None else repeat_key_heads(has_keys, num_heads)[:, :, None]
             _, is_searched = self._search(query, clusters.means(key, size * NODE_SIZE), first_run, heads, has_keys)
@@ -394,7 +412,7 @@ class ClusterSelector(Selector):
         Args:
             query: (B, N, T, H).
             means: of nodes (B, M, Gn, H).
-            first_run: see `RetrievedClusters.first_run`, int32 broadcastable to (B, N, T, 1).
+            first_run: see `ClusterSizes.first_run`, int32 broadcastable to (B, N, T, 1).
             heads: numbers of query heads N and key heads.
             has_keys: bool (B, N, 1, Gn), False for nodes of padding.
         """
@@ -408,8 +426,8 @@ class ClusterSelector(Selector):
         pattern, num_runs = self._pattern, shape(scores)[-1]
         count = min(pattern.num_clusters, num_runs - 1) if are_known(num_runs) else pattern.num_clusters
         if count == 0:
-            return ClusterSelection(length, None, None, None, pattern.cluster_size)
-        return ClusterSelection(length, None, *self._best(scores, allowed, count, heads), pattern.cluster_size)
+            return ClusterSelection(length, None, None, None, pattern.sizes)
+        return ClusterSelection(length, None, *self._best(scores, allowed, count, heads), pattern.sizes)
 
     def _best(self, scores: Tensor, allowed: Tensor, count: int, heads: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return the indices (B, N, T, R) of the highest scores, `NO_BLOCK` for none, and a mask of these indices.
@@ -525,9 +543,9 @@ class ClusterSelector(Selector):
         size, segment = self._pattern.cluster_size, self._pattern.segment
         query, means, sums = ops.cast(inputs.rotated_query, "float32"), state.get("cluster_key"), state["run_sum"]
         position = tokens.positions[:, None, :, None]
-        first_run, base = self._pattern.first_run(position), ops.zeros_like(tokens.start)
+        first_run, base = self._pattern.sizes.first_run(position), ops.zeros_like(tokens.start)
         if tokens.length is not None:  # runs of the segments that have new tokens
-            base = self._pattern.first_run(tokens.start)
+            base = self._pattern.sizes.first_run(tokens.start)
             number = ((tokens.length + segment - 2) // segment + 1) * (segment // size)
             sums = take_positions(sums, (base[:, None] + ops.arange(number, dtype="int32"))[:, None])
         run = (base[:, None] + ops.arange(shape(sums)[2], dtype="int32"))[:, None, None]
@@ -584,7 +602,7 @@ class ClusterSelector(Selector):
             return scores, merge(allowed, None if has_keys is None else has_keys[:, :, None])
         scores, of_clusters = _to_equal_length(scores, _products(query, clusters.means(key, size)))
         run = ops.arange(shape(scores)[-1], dtype="int32")
-        is_complete = run < self._pattern.first_run(position)
+        is_complete = run < self._pattern.sizes.first_run(position)
         allowed, found = (run < position // size)[None, None], clusters.has_counted(size)
         if found is not None:
             has_keys, found = _to_equal_length(has_keys, found)
@@ -636,14 +654,12 @@ class RetrievedTiles(SelectedTiles):
     The blocks are first the clusters of complete segments, then all runs.
     """
 
-    def __init__(
-        self, selection: ClusterSelection, query_length: Size, pattern: RetrievedClusters, group_size: int
-    ) -> None:
-        choices, size = cast(Tensor, selection.choices), pattern.cluster_size
+    def __init__(self, selection: ClusterSelection, query_length: Size, group_size: int) -> None:
+        choices, size = cast(Tensor, selection.choices), selection.sizes.cluster
         self._clusters = clusters = selection.clusters
         self._num_runs = count_blocks(selection.length, size)
         if clusters is not None:
-            is_run = choices >= pattern.first_run(ops.arange(query_length, dtype="int32")[:, None])
+            is_run = choices >= selection.sizes.first_run(ops.arange(query_length, dtype="int32")[:, None])
             choices = ops.where(is_run, choices + clusters.num_slots // size, choices)
         num_clusters = 0 if clusters is None else clusters.num_slots // size
         super().__init__(choices, size, (num_clusters + self._num_runs) * size, group_size)
@@ -669,13 +685,12 @@ class MaskedClusters(MaskedBlocks):
     Args:
         selection: the `ClusterSelection`, with choices.
         query_range: pair of the first query of the segment, and the one after the last.
-        pattern: the `RetrievedClusters`.
     """
 
     sorts_tokens = True
 
-    def __init__(self, selection: ClusterSelection, query_range: tuple[int, int], pattern: RetrievedClusters) -> None:
-        super().__init__(cast(Tensor, selection.is_chosen), query_range, pattern.cluster_size, selection.length)
+    def __init__(self, selection: ClusterSelection, query_range: tuple[int, int]) -> None:
+        super().__init__(cast(Tensor, selection.is_chosen), query_range, selection.sizes.cluster, selection.length)
         self._clusters = selection.clusters
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -731,7 +746,7 @@ class ClusterEstimates(OneGroup):
         clusters: the `Clusters`.
         is_estimated: bool (B, N, T, G), whether a query has an estimate of each cluster, if its segment is complete.
         query_range: pair of the first query, and the one after the last.
-        sizes: c and g, keys per cluster and per segment.
+        sizes: the `ClusterSizes`; of nodes, with the keys per node.
         count: number of clusters.
         key_length: S.
 
@@ -748,13 +763,13 @@ class ClusterEstimates(OneGroup):
         clusters: Clusters,
         is_estimated: Tensor,
         query_range: tuple[Size, Size],
-        sizes: tuple[int, int],
+        sizes: ClusterSizes,
         count: Size,
         key_length: Size,
     ) -> None:
         self._clusters, self._is_estimated, self._range = clusters, is_estimated, query_range
         self._sizes, self._count, self.key_length = sizes, count, key_length
-        self.order = slice_axis(clusters.order, -1, 0, count * sizes[0])[:, :, None]
+        self.order = slice_axis(clusters.order, -1, 0, count * sizes.cluster)[:, :, None]
 
     @property
     def members(self) -> Arrangement:
@@ -764,7 +779,7 @@ class ClusterEstimates(OneGroup):
         return super().queries(slice_axis(x, axis, *self._range), axis)
 
     def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        means = ops.cast(self._clusters.means(x, self._sizes[0]), x.dtype)
+        means = ops.cast(self._clusters.means(x, self._sizes.cluster), x.dtype)
         return ops.expand_dims(slice_axis(means, -2, 0, self._count), -3)
 
     def member_keys(self, x: Tensor, axis: int = -2) -> Tensor:
@@ -775,7 +790,7 @@ class ClusterEstimates(OneGroup):
         return ops.arange(*self._range, dtype="int32")[None]
 
     def key_positions(self) -> Tensor:
-        return repeat_key_heads(_mean_positions(self.order, self._sizes[0]), self._is_estimated.shape[1])
+        return repeat_key_heads(_mean_positions(self.order, self._sizes.cluster), self._is_estimated.shape[1])
 
     def pair_mask(self) -> Tensor:
         """Return whether a cluster is in a segment before that of the query, and is estimated."""
@@ -834,15 +849,15 @@ def _mean_positions(order, size):
     return ops.sum(split(order, size, -1, shape(order)[-1] // size), axis=-1) // size
 
 
-def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedClusters) -> list[Arrangement]:
+def estimates_of(selection: ClusterSelection, length: Size) -> list[Arrangement]:
     """Arrange queries with the means of clusters, and of nodes: in runs, so that few pairs are later ones."""
-    clusters, length, segment = selection.clusters, call.query_length, pattern.segment
+    clusters, (size, segment) = selection.clusters, selection.sizes
     if clusters is None:
         return []
 
     def arrange(is_estimated, size):
         def part(start, stop, count):
-            sizes = size, segment
+            sizes = ClusterSizes(size, segment)
             return ClusterEstimates(clusters, is_estimated, (start, stop), sizes, count, selection.length)
 
         if not are_known(length):
@@ -853,7 +868,6 @@ def _estimates(selection: ClusterSelection, call: Call, pattern: RetrievedCluste
             for start, stop in query_runs(length, 2 * segment)
         )
 
-    size = pattern.cluster_size
     estimates = [arrange(selection.estimated_clusters(clusters.num_slots // size), size)]
     if selection.is_searched is not None:
         estimates.append(arrange(ops.logical_not(selection.is_searched), size * NODE_SIZE))

@@ -67,7 +67,7 @@ def make_sparse(
             changed.
         keys: number of keys that a query reads, at least 64. Default: 512.
         max_length: number of tokens of the longest text. From 65,536 tokens on, the pattern has `num_nodes`: a token
-            then reads the means of nodes of 8 clusters in place of those of all clusters. None: the sequence length of
+            then reads the means of nodes of 8 clusters instead of those of all clusters. None: the sequence length of
             `model.preprocessor`; 8,192 without a preprocessor.
         causal: see `replace_attention`. Default: False.
         print_fn: function that receives the report: the patterns, the keys that a query reads, the KV cache of
