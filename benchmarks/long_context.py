@@ -26,8 +26,8 @@ from benchmarks.pretrained import NAMES_OF_PATTERNS, patterns
 from tf_sparse_attention.convert.swap.make_sparse import SEGMENT
 from tf_sparse_attention.patterns import First, RetrievedClusters, SelectedBlocks, Window
 from tf_sparse_attention.patterns.cache_policies import EMPTY
+from tf_sparse_attention.patterns.key_clusters import NODE_SIZE
 from tf_sparse_attention.patterns.pattern import primitives
-from tf_sparse_attention.patterns.retrieved_clusters import NODE_SIZE
 
 SPARE, SIZE, FLOAT_BYTES = 256, 64, 4  # tokens, channels per head, bytes of a number
 MIB = 2**20

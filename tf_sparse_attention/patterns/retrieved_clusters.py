@@ -1,26 +1,17 @@
 """Retrieved clusters: small balanced clusters of earlier keys. Each query reads those that fit it best."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import keras
-import numpy as np
 from keras import ops
 
 from tf_sparse_attention import checks
-from tf_sparse_attention.ops.attend import lowest, score_dtype, softmax
+from tf_sparse_attention.ops.attend import lowest, softmax
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
 from tf_sparse_attention.ops.block_selection import NO_BLOCK, count_blocks, sum_groups
-from tf_sparse_attention.ops.gather import (
-    rewrite_slots,
-    take_numbers,
-    take_positions,
-    take_rows,
-    take_slots,
-    take_unique_rows,
-)
+from tf_sparse_attention.ops.gather import rewrite_slots, take_positions, take_rows, take_slots
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.shapes import (
     are_known,
@@ -31,20 +22,30 @@ from tf_sparse_attention.ops.shapes import (
     pad_axis,
     repeat_key_heads,
     shape,
-    slice_axis,
     split,
     take_key_heads,
 )
-from tf_sparse_attention.patterns.arrangement import Arrangement, OneGroup, QueryRuns, query_runs
+from tf_sparse_attention.patterns.arrangement import Arrangement, QueryRuns
 from tf_sparse_attention.patterns.cache_policies import Buckets, CachePolicy, Everything, dequantize_rows
+from tf_sparse_attention.patterns.cluster_arrangements import (
+    CachedEstimates,
+    MaskedClusters,
+    RetrievedTiles,
+    estimates_of,
+)
+from tf_sparse_attention.patterns.key_clusters import (
+    NODE_SIZE,
+    Clusters,
+    ClusterSelection,
+    ClusterSizes,
+    in_nodes,
+    num_segments,
+)
 from tf_sparse_attention.patterns.pattern import Call, Pattern
 from tf_sparse_attention.patterns.selected_blocks import (
-    MaskedBlocks,
     OneSoftmax,
     OwnBlocks,
-    SelectedTiles,
     add_to_sums,
-    numbered,
     rewind_sums,
     tiles_are_faster,
     with_own_block,
@@ -56,12 +57,9 @@ from tf_sparse_attention.patterns.selection import (
     SelectionInputs,
     Selector,
     SelectorWeights,
-    TokenFeatures,
     TokenInfo,
 )
 from tf_sparse_attention.types import Size, Tensor
-
-NODE_SIZE = 8  # clusters per node
 
 
 @keras.saving.register_keras_serializable(package="tf_sparse_attention")
@@ -245,127 +243,6 @@ class RetrievedSlots(Everything):
         return found
 
 
-class ClusterSizes(NamedTuple):
-    """Numbers of keys.
-
-    Attributes:
-        cluster: c, keys per cluster and per run.
-        segment: g, keys per segment.
-    """
-
-    cluster: int
-    segment: int
-
-    def first_run(self, position: Tensor) -> Tensor:
-        """Return the number of the first run of the segment of each position. Smaller numbers are those of clusters."""
-        return position // self.segment * (self.segment // self.cluster)
-
-
-class Clusters:
-    """The clusters of the complete segments of a sequence.
-
-    Args:
-        key: (B, M, S, H), rotated by position.
-        counted: bool (B, S), False for padding; or None.
-        sizes: the `ClusterSizes`.
-
-    Attributes:
-        num_slots: L, number of keys in complete segments. If S is unknown, of all segments, padded.
-        order: int32 (B, M, L), the position of the key in each slot. Runs of c slots are clusters.
-        slots: int32 (B, M, S), the slot of each key; the position of keys in the incomplete segment.
-    """
-
-    def __init__(self, key: Tensor, counted: Tensor | None, sizes: ClusterSizes) -> None:
-        (batch, heads, length, channels), segment = shape(key), sizes.segment
-        self.length = length
-        number = _num_segments(length, segment)
-        self.num_slots = number * segment
-        keys = key if counted is None else ops.where(counted[:, None, :, None], key, 0)
-        keys = slice_axis(pad_axis(keys, -2, 0, max_size(self.num_slots - length, 0)), -2, 0, self.num_slots)
-        local = bisect_keys(ops.reshape(keys, (batch, heads, number, segment, channels)), sizes.cluster)
-        starts = ops.arange(number, dtype="int32")[:, None] * segment
-        order = ops.reshape(local + starts, (batch, heads, self.num_slots))
-        self.order = order if are_known(length) else in_range(order, length)
-        rest = ops.broadcast_to(ops.arange(length, dtype="int32"), (batch, heads, length))
-        slots = ops.concatenate([ops.cast(ops.argsort(order, axis=-1), "int32"), rest[:, :, self.num_slots :]], axis=-1)
-        self.slots = slots[:, :, :length]
-        self._is_counted = None if counted is None else self.take(counted[:, None], -1)
-        # By identity. Holding the tensors keeps their ids unique.
-        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
-        self._averages: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-
-    def take(self, x: Tensor, axis: int = -2) -> Tensor:
-        """Sort rows (B, M, S, X), or numbers (B or 1, 1 or M, S), by cluster: (.., L, ..)."""
-        batch, heads, _ = shape(self.order)
-        if axis == -1:
-            return take_numbers(ops.broadcast_to(x, (batch, heads, self.length)), self.order)
-        if id(x) not in self._rows:
-            has_slot = ops.broadcast_to(ops.arange(self.length, dtype="int32") < self.num_slots, shape(self.slots))
-            slots = in_range(self.slots, self.num_slots)
-            self._rows[id(x)] = x, take_unique_rows(x, self.order, slots, has_slot)
-        return self._rows[id(x)][1]
-
-    def means(self, x: Tensor, size: int) -> Tensor:
-        """Return the means of rows (B, M, S, X) over each `size` slots, without padding: float (B, M, L / size, X)."""
-        if (id(x), size) not in self._averages:
-            self._averages[id(x), size] = x, self._means(x, size)
-        return self._averages[id(x), size][1]
-
-    def _means(self, x, size):
-        dtype, number = score_dtype(keras.backend.standardize_dtype(x.dtype)), self.num_slots // size
-        rows = split(ops.cast(self.take(x), dtype), size, -2, number)
-        if self._is_counted is None:
-            return ops.mean(rows, axis=-2)
-        is_counted = ops.cast(split(self._is_counted, size, -1, number), rows.dtype)[..., None]
-        return ops.sum(rows * is_counted, axis=-2) / ops.maximum(ops.sum(is_counted, axis=-2), 1)
-
-    def has_counted(self, size: int) -> Tensor | None:
-        """Return whether each `size` slots have a key that is not padding, bool (B, M, L / size). None: all do."""
-        if self._is_counted is None:
-            return None
-        return ops.any(split(self._is_counted, size, -1, self.num_slots // size), axis=-1)
-
-
-@dataclasses.dataclass(frozen=True)
-class ClusterSelection(Selection):
-    """The selected clusters and runs of each query.
-
-    Args:
-        length: S.
-        clusters: the `Clusters` of complete segments; None if no segment is complete.
-        choices: int32 (B, N, T, R), numbers of distinct clusters, or of runs in the query's segment, the best first. A
-            negative value means none. None: there is nothing to select.
-        is_chosen: bool (B, N, T, R'), whether each number is selected. In decoding, whether each cluster or candidate
-            is selected, followed by the same for runs. None: there is nothing to select.
-        sizes: the `ClusterSizes`.
-        is_searched: bool (B, N, T, Gn), whether a query searches each node. None: there are no nodes.
-        candidates: int32 (B, N or M, T, C), the clusters that a query scores, a negative value for none. None: all.
-    """
-
-    length: Size
-    clusters: Clusters | None
-    choices: Tensor | None
-    is_chosen: Tensor | None
-    sizes: ClusterSizes
-    is_searched: Tensor | None = None
-    candidates: Tensor | None = None
-
-    def features(self) -> TokenFeatures:
-        """Return "choice_0", "choice_1", ... of queries, and "cluster", the cluster of each key."""
-        queries = numbered("choice", self.choices)
-        if self.clusters is None:
-            runs = ops.arange(self.length, dtype="int32") // self.sizes.cluster
-            return TokenFeatures(queries, {"cluster": runs[None, None]})
-        return TokenFeatures(queries, {"cluster": self.clusters.slots // self.sizes.cluster})
-
-    def estimated_clusters(self, count: Size) -> Tensor:
-        """Return which of `count` clusters or candidates are scored and not selected, bool (B, N, T, count)."""
-        others = ops.logical_not(slice_axis(self.is_chosen, -1, 0, count))
-        if self.candidates is not None:
-            return ops.logical_and(others, repeat_key_heads(self.candidates >= 0, others.shape[1]))
-        return others if self.is_searched is None else ops.logical_and(others, _in_nodes(self.is_searched))
-
-
 class ClusterSelector(Selector):
     """Selects the clusters, and the runs of the incomplete segment, with the highest score of query and mean key."""
 
@@ -398,7 +275,7 @@ class ClusterSelector(Selector):
             has_keys = clusters.has_counted(size * NODE_SIZE)
             has_keys = None if has_keys is None else repeat_key_heads(has_keys, num_heads)[:, :, None]
             _, is_searched = self._search(query, clusters.means(key, size * NODE_SIZE), first_run, heads, has_keys)
-            is_candidate, _ = _to_equal_length(_in_nodes(is_searched), scores)
+            is_candidate, _ = _to_equal_length(in_nodes(is_searched), scores)
             run = ops.arange(shape(scores)[-1], dtype="int32")
             allowed = merge(allowed, ops.logical_or(is_candidate, run >= first_run))
         selection = self._choose(scores, allowed, heads, length)
@@ -468,7 +345,7 @@ class ClusterSelector(Selector):
         batch, heads, slots, channels = shape(entry["key"])
         size, segment = self._pattern.cluster_size, self._pattern.segment
         state = {"run_sum": ops.zeros((batch, heads, slots // size, channels), "float32")}
-        num_slots = _num_segments(slots, segment) * segment
+        num_slots = num_segments(slots, segment) * segment
         if are_known(num_slots) and num_slots == 0:
             return state
         sizes = {"cluster": size} if self._pattern.num_nodes is None else {"cluster": size, "node": size * NODE_SIZE}
@@ -562,7 +439,7 @@ class ClusterSelector(Selector):
                     candidates = _expand(nodes, NODE_SIZE)
                     is_candidate = repeat_key_heads(candidates >= 0, heads[0])
                 else:
-                    is_candidate = ops.logical_and(is_candidate, _in_nodes(is_searched))
+                    is_candidate = ops.logical_and(is_candidate, in_nodes(is_searched))
             of_clusters = _products(query, means) if candidates is None else _own_products(query, means, candidates)
             num_clusters = shape(of_clusters)[-1]
             scores = ops.concatenate([of_clusters, scores], axis=-1)
@@ -611,11 +488,6 @@ class ClusterSelector(Selector):
         return ops.where(is_complete, of_clusters, scores), allowed
 
 
-def _num_segments(length: Size, segment: int) -> Size:
-    """Return the number of complete segments; of all segments, at least one, if the length is unknown."""
-    return length // segment if are_known(length) else count_blocks(length, segment)
-
-
 def _to_equal_length(one, other):
     """Pad the last axis of two arrays to the same length."""
     more = shape(one)[-1] - shape(other)[-1]
@@ -641,234 +513,3 @@ def _own_products(query, means, numbers):
     groups = ops.reshape(query, (batch, heads, query.shape[1] // heads, length, size))
     products = ops.einsum("bngth,bntch->bngtc", groups, take_slots(means, numbers))
     return ops.reshape(products, (batch, query.shape[1], length, shape(numbers)[-1]))
-
-
-def _in_nodes(is_searched):
-    """Return whether each cluster is in a searched node, bool (B, N, T, Gn) to (B, N, T, G)."""
-    return ops.repeat(is_searched, NODE_SIZE, axis=-1)
-
-
-class RetrievedTiles(SelectedTiles):
-    """Pairs of a query and a selected cluster or run in tiles, see `SelectedTiles`.
-
-    The blocks are first the clusters of complete segments, then all runs.
-    """
-
-    def __init__(self, selection: ClusterSelection, query_length: Size, group_size: int) -> None:
-        choices, size = cast(Tensor, selection.choices), selection.sizes.cluster
-        self._clusters = clusters = selection.clusters
-        self._num_runs = count_blocks(selection.length, size)
-        if clusters is not None:
-            is_run = choices >= selection.sizes.first_run(ops.arange(query_length, dtype="int32")[:, None])
-            choices = ops.where(is_run, choices + clusters.num_slots // size, choices)
-        num_clusters = 0 if clusters is None else clusters.num_slots // size
-        super().__init__(choices, size, (num_clusters + self._num_runs) * size, group_size)
-        self.key_length = selection.length
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        runs = pad_axis(x, axis, 0, self._num_runs * self._block_size - shape(x)[axis])
-        if self._clusters is not None:
-            sorted_keys = self._clusters.take(x, axis)
-            if axis == -1:
-                sorted_keys = repeat_key_heads(sorted_keys, self._sizes[1])
-                runs = ops.broadcast_to(runs, (*shape(sorted_keys)[:2], shape(runs)[-1]))
-            runs = ops.concatenate([sorted_keys, runs], axis=axis)
-        return super().keys(runs, axis)
-
-    def key_positions(self) -> Tensor:
-        return self.keys(ops.arange(self.key_length, dtype="int32")[None, None], -1)
-
-
-class MaskedClusters(MaskedBlocks):
-    """The queries of a segment with all keys up to its end: earlier segments sorted by cluster, and a mask.
-
-    Args:
-        selection: the `ClusterSelection`, with choices.
-        query_range: pair of the first query of the segment, and the one after the last.
-    """
-
-    sorts_tokens = True
-
-    def __init__(self, selection: ClusterSelection, query_range: tuple[int, int]) -> None:
-        super().__init__(cast(Tensor, selection.is_chosen), query_range, selection.sizes.cluster, selection.length)
-        self._clusters = selection.clusters
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        start, stop = self._range
-        keys = slice_axis(x, axis, start, stop)
-        if start > 0:
-            earlier = slice_axis(cast(Clusters, self._clusters).take(x, axis), axis, 0, start)
-            if axis == -1:
-                earlier = repeat_key_heads(earlier, self._is_selected.shape[1])
-                keys = ops.broadcast_to(keys, (*shape(earlier)[:2], stop - start))
-            keys = ops.concatenate([earlier, keys], axis=axis)
-        return ops.expand_dims(keys, axis - 1)
-
-    def key_positions(self) -> Tensor:
-        return self.keys(ops.arange(self.key_length, dtype="int32")[None, None], -1)
-
-
-class ClusterMembers(Arrangement):
-    """The members of clusters that are estimated by their means, see `Arrangement.members`.
-
-    Args:
-        estimates: the `ClusterEstimates` or `CachedEstimates`.
-    """
-
-    is_exact = True
-
-    def __init__(self, estimates: "ClusterEstimates | CachedEstimates") -> None:
-        self._estimates = estimates
-
-    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._estimates.queries(x, axis)
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return self._estimates.member_keys(x, axis)
-
-    def query_positions(self) -> Tensor:
-        return self._estimates.query_positions()
-
-    def key_positions(self) -> Tensor:
-        return self._estimates.order
-
-    def causal_mask(self) -> Tensor:
-        return np.ones((1, 1), bool)  # estimates have a mask of complete segments
-
-    def key_exists(self) -> Tensor:
-        return ops.ones((1, 1, 1, 1, shape(self._estimates.order)[-1]), "bool")
-
-
-class ClusterEstimates(OneGroup):
-    """A range of queries with the means of the first clusters, as one group.
-
-    Args:
-        clusters: the `Clusters`.
-        is_estimated: bool (B, N, T, G), whether a query has an estimate of each cluster, if its segment is complete.
-        query_range: pair of the first query, and the one after the last.
-        sizes: the `ClusterSizes`; of nodes, with the keys per node.
-        count: number of clusters.
-        key_length: S.
-
-    Attributes:
-        order: int32 (B, M, 1, L), the position of each member. Runs of c are clusters.
-    """
-
-    is_exact = True
-    has_pair_mask = True
-    sorts_tokens = True
-
-    def __init__(
-        self,
-        clusters: Clusters,
-        is_estimated: Tensor,
-        query_range: tuple[Size, Size],
-        sizes: ClusterSizes,
-        count: Size,
-        key_length: Size,
-    ) -> None:
-        self._clusters, self._is_estimated, self._range = clusters, is_estimated, query_range
-        self._sizes, self._count, self.key_length = sizes, count, key_length
-        self.order = slice_axis(clusters.order, -1, 0, count * sizes.cluster)[:, :, None]
-
-    @property
-    def members(self) -> Arrangement:
-        return ClusterMembers(self)
-
-    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return super().queries(slice_axis(x, axis, *self._range), axis)
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        means = ops.cast(self._clusters.means(x, self._sizes.cluster), x.dtype)
-        return ops.expand_dims(slice_axis(means, -2, 0, self._count), -3)
-
-    def member_keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        x = slice_axis(self._clusters.take(x, axis), axis, 0, shape(self.order)[-1])
-        return ops.expand_dims(x, axis - 1)
-
-    def query_positions(self) -> Tensor:
-        return ops.arange(*self._range, dtype="int32")[None]
-
-    def key_positions(self) -> Tensor:
-        return repeat_key_heads(_mean_positions(self.order, self._sizes.cluster), self._is_estimated.shape[1])
-
-    def pair_mask(self) -> Tensor:
-        """Return whether a cluster is in a segment before that of the query, and is estimated."""
-        size, segment = self._sizes
-        segments = ops.arange(self._count, dtype="int32") * size // segment
-        is_complete = segments < self.query_positions()[..., None] // segment
-        is_estimated = slice_axis(slice_axis(self._is_estimated, -2, *self._range), -1, 0, self._count)
-        return ops.logical_and(is_complete, is_estimated[:, :, None])
-
-
-class CachedEstimates(Arrangement):
-    """New queries with gathered means of clusters, in decoding.
-
-    Args:
-        order: int32 (B, n, g, L), the position of each member. Runs of c are clusters.
-        positions: int32 (B, 1, g, t), the position of each query: g groups of t consecutive queries.
-        mask: bool (B, N, g, t, C), whether a query has an estimate of each cluster.
-    """
-
-    is_exact = True
-    has_pair_mask = True
-    sorts_tokens = True
-    key_length = 0
-
-    def __init__(self, order: Tensor, positions: Tensor, mask: Tensor) -> None:
-        self.order, self._positions, self._mask = order, positions, mask
-
-    @property
-    def members(self) -> Arrangement:
-        return ClusterMembers(self)
-
-    def queries(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.reshape(x, (*shape(x)[:2], *shape(self._positions)[2:], *shape(x)[3:]))
-
-    def keys(self, x: Tensor, axis: int = -2) -> Tensor:
-        return x
-
-    member_keys = keys
-
-    def restore(self, x: Tensor, axis: int = -2) -> Tensor:
-        return ops.reshape(x, (*shape(x)[:2], math.prod(shape(self._positions)[2:]), *shape(x)[4:]))
-
-    def query_positions(self) -> Tensor:
-        return self._positions
-
-    def key_positions(self) -> Tensor:
-        size = shape(self.order)[-1] // shape(self._mask)[-1]
-        return repeat_key_heads(_mean_positions(self.order, size), self._mask.shape[1])
-
-    def pair_mask(self) -> Tensor:
-        return self._mask
-
-
-def _mean_positions(order, size):
-    """Return the mean position of each `size` members, rounded down, int32 (B, n, g, L) to (B, n, g, L / size)."""
-    return ops.sum(split(order, size, -1, shape(order)[-1] // size), axis=-1) // size
-
-
-def estimates_of(selection: ClusterSelection, length: Size) -> list[Arrangement]:
-    """Arrange queries with the means of clusters, and of nodes: in runs, so that few pairs are later ones."""
-    clusters, (size, segment) = selection.clusters, selection.sizes
-    if clusters is None:
-        return []
-
-    def arrange(is_estimated, size):
-        def part(start, stop, count):
-            sizes = ClusterSizes(size, segment)
-            return ClusterEstimates(clusters, is_estimated, (start, stop), sizes, count, selection.length)
-
-        if not are_known(length):
-            return part(0, length, clusters.num_slots // size)
-        # At least one segment, whose clusters no query sees if it is the only one.
-        return QueryRuns(
-            part(start, stop, max((stop - 1) // segment, 1) * (segment // size))
-            for start, stop in query_runs(length, 2 * segment)
-        )
-
-    estimates = [arrange(selection.estimated_clusters(clusters.num_slots // size), size)]
-    if selection.is_searched is not None:
-        estimates.append(arrange(ops.logical_not(selection.is_searched), size * NODE_SIZE))
-    return estimates

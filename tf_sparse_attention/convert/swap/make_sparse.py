@@ -14,7 +14,7 @@ from tf_sparse_attention.layers import LocalAttention, SparseAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.cache_tensors import bytes_of, cache_tensors, num_bytes
 from tf_sparse_attention.patterns import First, Pattern, RetrievedClusters, Window
-from tf_sparse_attention.patterns.retrieved_clusters import NODE_SIZE
+from tf_sparse_attention.patterns.key_clusters import NODE_SIZE
 
 NUM_SINKS, CLUSTER_SIZE, SEGMENT = 4, 8, 512
 MIN_KEYS = 64
