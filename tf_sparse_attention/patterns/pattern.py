@@ -119,7 +119,7 @@ class Pattern:
     two patterns in one softmax, in which each key counts once.
 
     Attributes:
-        period: number of positions by which query and key can move together without changing the mask rule. The period
+        period: the mask rule is unchanged if query and key both move by this number of positions. The period
             is 1 if the rule uses only distances, and the block size if the rule uses blocks. With a period, masks are
             constants. None (default): no period.
         reach: the largest distance of a key. The reach is the default of `max_distance` for position "relative", and

@@ -34,7 +34,7 @@ def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> di
 
     Args:
         attention: a `keras.layers.MultiHeadAttention` or `keras.layers.GroupQueryAttention`, or the built attention of
-            a KerasHub model with a class of its own, see `docs/converting.md`.
+            a KerasHub model with its own class, see `docs/converting.md`.
         window: positions that the new layer sees on each side, including the query itself. If None, the result has no
             `window`; `replace_attention` still applies the attention's `sliding_window`. Default: None.
 

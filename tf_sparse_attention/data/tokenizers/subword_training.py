@@ -52,7 +52,7 @@ def train_subwords(
 
 
 def count_words(documents: Iterable[str | bytes]) -> collections.Counter[str]:
-    """Count the words of documents, `str` or UTF-8 `bytes`."""
+    """Count words in documents, `str` or UTF-8 `bytes`."""
     counts: collections.Counter[str] = collections.Counter()
     for number, document in enumerate(documents):
         try:

@@ -1,6 +1,6 @@
 """All settings with their defaults. The other configurations start from these.
 
-A setting of None is not passed on: the class uses its default.
+Settings that are None are not passed on: the class uses its default.
 """
 
 from collections.abc import Collection

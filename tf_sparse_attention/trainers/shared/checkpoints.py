@@ -174,7 +174,7 @@ class Checkpoints:
         files: Sequence[pathlib.Path] = (),
         devices: OneDevice | None = None,
     ) -> None:
-        """Write the checkpoint of a step, then delete all but the newest `keep`. All processes must call this.
+        """Write the checkpoint of a step, then delete all except the newest `keep`. All processes must call this.
 
         `variables` are from `state_variables`. `metadata`, plain data, is returned by `newest_metadata`. `files` are
         stored too.

@@ -231,7 +231,7 @@ class Task(task.Task):
 def find_recordings(task: "Task", data: str, count: int) -> Iterator[dict[str, Any]]:
     """Yield recordings as dictionaries: "name", "features" (T, F), and for a split "reference", the transcript.
 
-    `data` is a file NAME.wav or NAME.npz, or the name of a split, of which at most `count` recordings are yielded.
+    `data` is a file NAME.wav or NAME.npz, or the name of a split. Of a split, at most `count` recordings are yielded.
     """
     if min(data, default=" ") < " ":  # control characters: file content of --prompt_file
         raise ValueError(
