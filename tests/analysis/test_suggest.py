@@ -8,6 +8,7 @@ from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("length", "window", "clusters"),
     first([(100, 64, 2), (1, 1, 1), (1024, 64, 16), (50, 50, 1), (2048, 128, 16), (8192, 256, 32)], 1),

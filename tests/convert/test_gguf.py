@@ -30,6 +30,7 @@ def test_a_decoder_computes_what_the_file_was_made_from(kind, tmp_path):
     assert type(model).__name__ == ARCHITECTURES[kind].model
 
 
+@pytest.mark.full
 def test_a_decoder_generates_text_is_made_sparse_and_loads_from_a_preset(llama, tmp_path):
     model = tsa.convert.from_gguf(llama[1])
     assert model.backbone.tie_word_embeddings and model.preprocessor.sequence_length == 128

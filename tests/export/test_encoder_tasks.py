@@ -83,6 +83,7 @@ def test_every_token_has_its_label(folder):
         assert found["label"][number].tolist() == labels + padding
 
 
+@pytest.mark.full
 def test_an_answer_is_the_span_that_the_model_finds(answerer):
     model, served = answerer
     questions, texts = ["who?", "when?", "", "so?"], ["the old man", "", "Ä b", "this one is cut at the end"]

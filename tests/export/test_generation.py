@@ -30,6 +30,7 @@ def test_the_exported_text_is_that_of_the_model_in_this_process(model, served):
     assert result["text_bytes"][0].startswith(generate(served, prompts[:1], 13, 0.0)["text_bytes"][0])
 
 
+@pytest.mark.full
 def test_samples_of_a_saved_model_are_those_of_its_model(model, exported):
     local = sampling.LocalModelSource(model, ByteTokenizer())
     served = sampling.SavedModelSource(exported)

@@ -40,6 +40,7 @@ def draw(served, samples, num_samples, **settings):
     return call(served, "generate", samples=samples, num_samples=num_samples, **settings)
 
 
+@pytest.mark.full
 def test_scores_are_the_nats_of_all_samples(model, served):
     nats = [nats_of(model, CODEC.encode(row[:length]), WINDOW) for row, length in zip(SAMPLES, LENGTHS, strict=True)]
     for count in (3, 0):
@@ -49,6 +50,7 @@ def test_scores_are_the_nats_of_all_samples(model, served):
         np.testing.assert_allclose(found["bits_per_byte"], bits, rtol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lengths", first([[9, 0, 4], [0, 0, 0]], 1))
 def test_recordings_are_continued_as_by_the_model(model, served, lengths):
     prompts = [CODEC.encode(row)[:length] for row, length in zip(SAMPLES, lengths, strict=True)]

@@ -32,6 +32,7 @@ def run(request, model, tmp_path_factory):
     return export(request.param, model, tmp_path_factory.mktemp("sources"), source_length=SOURCE_LENGTH)
 
 
+@pytest.mark.full
 def test_targets_are_scored_and_decoded_given_their_sources_padded_or_not(model, run):
     source, targets = random_rows(SOURCE_LENGTH)
     logits = logits_of(model, source, np.pad(targets[:, :-1], [(0, 0), (1, 0)]))
@@ -80,6 +81,7 @@ def make_recognizer(embedding=(), **options):
     return randomized(SpeechRecognizer(encoder, 3, num_features=FEATURES, subsampling=2, **normalized))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", first(TARGETS, 1))
 def test_recordings_are_transcribed_as_by_the_model(target, tmp_path):
     needs(target)

@@ -44,6 +44,7 @@ def test_greedy_tokens_are_those_of_the_target_model(draft, pattern, count):
             np.testing.assert_allclose(*rows, atol=1e-5)
 
 
+@pytest.mark.full
 def test_samples_follow_the_distribution_of_the_target_model():
     size, number = 6, 10_000
     target, draft = make_model(vocabulary_size=size, scale=2.0), make_model(1, Window(2), size, 2.0)

@@ -125,6 +125,7 @@ def recognizer():
     return SpeechRecognizer(encoder, 6), inputs, IDS, CTCLoss()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", first([language_model, recognizer], 1))
 def test_a_mean_over_targets_equals_that_of_one_device_if_a_replica_has_fewer_targets_or_no_row(make, two_replicas):
     losses, models = [], []

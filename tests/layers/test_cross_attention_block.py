@@ -55,6 +55,7 @@ def test_padding_of_either_sequence_changes_nothing():
     assert_close(layer(X, mask=mask, encoder_sequence=embedded), to_numpy(outputs[0]), CLOSE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", first(["blocks", "heads", "chosen_keys"], 1))
 def test_decoding_with_a_cache_is_the_full_pass(kind):
     layer = block(kind)

@@ -87,6 +87,7 @@ def test_caches_are_in_the_compute_dtype():
     assert dtypes == {"key": "bfloat16", "value": "bfloat16", "position": "int32"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["successors_window", "strided_merged", "fixed", "sparse_sinks", "local_2d"], 1))
 @pytest.mark.parametrize("dtype", first(["mixed_bfloat16", "float16"], 1))
 def test_in_half_precision_several_tokens_at_a_time_equal_one_call(name, dtype):
@@ -120,6 +121,7 @@ def test_layers_without_a_cache_give_the_reason(subtests):
         layers.TransformerBlock(layers.LocalAttention(2, 4)).init_cache(2, 9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wanted", HOW_MANY)
 def test_drawn_layers_decode_after_a_memory(wanted):
     assert decoded.compare_remembered(wanted)[1] < TOLERANCE

@@ -62,6 +62,7 @@ ROTARY = [{"rotary_type": "yarn", "rotary_scaling_factor": 4.0}, {}, {"rotary_ty
 ROTARY += [{"rotary_type": "llama3", "rotary_scaling_factor": 8.0}, {"rotary_type": "linear", "rotary_dim": 2}]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", first([2**30 - 100, 10**7], 1))
 @pytest.mark.parametrize("settings", first(ROTARY, 1))
 def test_a_window_with_rotary_positions_is_as_accurate_far_away_as_at_the_start(settings, start):

@@ -39,6 +39,7 @@ def test_centroids_follow_the_tokens_of_all_heads_of_a_group():
     assert_close(to_numpy(layer._clusters.counts).sum(), 0.999 * 3 + 0.001 * counted, 1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads the graph of TensorFlow")
 def test_no_array_of_the_graph_repeats_the_keys_of_a_group():
     import tensorflow as tf

@@ -82,6 +82,7 @@ def test_images_or_masks_of_the_wrong_size_are_refused(subtests):
             LAYERS["local"]()(images(), **{name: np.ones((2, WIDTH, HEIGHT), "int32")})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", [4, 3])
 def test_a_program_for_any_size_refuses_another_width_or_more_pixels_than_the_layer_has(rank):
     shape, layer, right, wrong = (None,) * (rank - 1) + (SIZE,), LAYERS["local_2d"](), images(), images()[:, :, :5]

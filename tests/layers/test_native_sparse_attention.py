@@ -38,6 +38,7 @@ def test_dropout_applies_to_compressed_blocks():
     assert np.abs(kept - dropped).max() > 0.1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layer_class", [NativeSparseAttention, BlockSelectedAttention])
 def test_a_program_of_the_forward_pass_has_neither_scatter_nor_loop(layer_class, monkeypatch):
     monkeypatch.setattr(selected_blocks, "TILE_COST", 0)

@@ -246,6 +246,7 @@ def test_selections_of_all_tokens_under_a_causal_mask_warn_once():
         routing()(X, use_causal_mask=True)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 @pytest.mark.parametrize("selection", first(["top_k", "strided", "hash"], 1))
 def test_a_graph_takes_queries_and_keys_of_any_two_lengths(selection):

@@ -55,6 +55,7 @@ def test_ten_turns_equal_generation_from_the_whole_conversation_and_need_four_pr
     assert sum(model.compile_stats().values()) <= 4 + 2  # of the session, and of `generate` with other buffers
 
 
+@pytest.mark.full
 def test_twenty_lengths_of_prompts_need_six_programs():
     model = make_model(Window(4), run_eagerly=False)
     for length in range(1, 600, 30):
@@ -99,6 +100,7 @@ def test_copies_and_files_continue_a_session(pattern, tmp_path):
             session.load(tmp_path / name)
 
 
+@pytest.mark.full
 def test_sampled_turns_depend_on_the_seed_and_not_on_the_size_of_pieces():
     model = make_model()
     found = []
@@ -111,6 +113,7 @@ def test_sampled_turns_depend_on_the_seed_and_not_on_the_size_of_pieces():
     assert answer(one, 9).tolist() != answer(other, 9).tolist()
 
 
+@pytest.mark.full
 def test_text_of_a_session_and_tokens_of_a_consumer_that_stops_early():
     model, tokenizer = make_model(), ByteTokenizer()
     session = make_session(model, tokenizer=tokenizer)
@@ -124,6 +127,7 @@ def test_text_of_a_session_and_tokens_of_a_consumer_that_stops_early():
     assert len(ids.token_ids) == len(tokenizer.tokenize("Hé")) + 4
 
 
+@pytest.mark.full
 def test_generate_and_stream_continue_a_session():
     model = make_model()
     expected, session = make_session(model), make_session(model)
@@ -135,6 +139,7 @@ def test_generate_and_stream_continue_a_session():
     np.testing.assert_array_equal(np.concatenate([first_turn, second_turn]), expected.token_ids)
 
 
+@pytest.mark.full
 def test_a_session_without_end_and_one_that_is_full():
     model = make_model(STREAMING)
     endless = make_session(model, None, positions_in_cache=True)

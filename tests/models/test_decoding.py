@@ -75,7 +75,7 @@ REMEMBERING = {
 }
 
 
-@pytest.mark.parametrize("name", first(["longer_than_a_window", "all_attention", "blocks", "rotary"], 2))
+@pytest.mark.parametrize("name", first(["longer_than_a_window", "all_attention", "blocks", "rotary"], 1))
 def test_logits_after_a_memory_are_those_of_reading_on(name):
     model, rng = make(**REMEMBERING[name]), np.random.default_rng(0)
     first, ids = rng.integers(1, 30, (3, 11)), rng.integers(1, 30, (3, 9))
@@ -108,6 +108,7 @@ def test_a_model_that_cannot_says_so_and_generates_all_the_same(caplog):
     assert len(rows[0]) == 6
 
 
+@pytest.mark.full
 def test_a_text_ends_with_the_positions_that_a_model_has():
     model = make([STRIDED], embedding={"grid": (3, 3)}, num_layers=1)
     model._generator = Generator(model, run_eagerly=True)
@@ -155,6 +156,7 @@ def test_what_cannot_be_decoded_is_refused(subtests):
         model.extend(inputs, model.init_cache(1, 9))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("as_one_program", [False, True])
 def test_a_prompt_is_read_in_chunks(as_one_program):
     model, ids = make([LOCAL]), np.arange(1, 43).reshape(3, 14) % 19 + 1

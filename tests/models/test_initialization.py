@@ -89,6 +89,7 @@ def train():
     return hashlib.sha256(b"".join(ops.convert_to_numpy(variable).tobytes() for variable in variables)).hexdigest()
 
 
+@pytest.mark.full
 def test_equal_seeds_give_equal_bits():
     assert train() == train()
 

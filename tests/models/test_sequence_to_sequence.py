@@ -162,6 +162,7 @@ def test_compiled_generation_of_text_serves_sources_of_other_lengths():
     assert tokenizer.detokenize(ids) == found[1]
 
 
+@pytest.mark.full
 def test_it_learns_and_is_the_same_when_loaded(tmp_path):
     model = make(embedding={"cutoffs": [10]})
     model.compile(keras.optimizers.Adam(1e-2), loss=language_model_loss(), run_eagerly=True)

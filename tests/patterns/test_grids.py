@@ -128,6 +128,7 @@ def test_blocks_that_no_query_can_see_are_not_computed():
     assert image_grid(12, 12, Image(3, (2, 8)), *around, causal=False).neighbors == ((-1, 0), (0, 0), (1, 0))
 
 
+@pytest.mark.full
 def test_pixels_are_moved_without_a_gather_forward_and_backward():
     tf = pytest.importorskip("tensorflow")
     grid = image_grid(75, 75, Image(7, (2, 4), "blocks", height=11), (1, 1), (1, 1), causal=True)

@@ -130,8 +130,8 @@ def test_clusters_of_equal_keys_are_estimated_exactly():
     np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
 
 
-@pytest.mark.parametrize("pattern", [RetrievedClusters(2, 2, 8), RetrievedClusters(2, 1, 8, num_nodes=2)])
-@pytest.mark.parametrize("length", [5, 8, 21])
+@pytest.mark.parametrize("pattern", first([RetrievedClusters(2, 1, 8, num_nodes=2), RetrievedClusters(2, 2, 8)], 1))
+@pytest.mark.parametrize("length", first([21, 8, 5], 1))
 def test_lengths_may_be_unknown(pattern, length):
     layer, x = make_layer(Window(3) | pattern), normal(1, length, SIZE)
     inputs = keras.Input((None, SIZE))
@@ -174,6 +174,7 @@ def test_documents_and_masks_of_pairs_are_refused():
         layer(x, use_causal_mask=True, attention_mask=np.ones((12, 12), bool))
 
 
+@pytest.mark.full
 def test_gradients_are_those_of_constant_clusters():
     from tf_sparse_attention.analysis import assert_causal
 

@@ -43,6 +43,7 @@ def test_every_sample_is_scored_once_given_the_earlier_ones(run, task, model):
     assert f"bits per byte         {scores['bits_per_byte']:.4f}" in evaluation.as_text(scores)
 
 
+@pytest.mark.full
 def test_samples_are_written_as_the_model_generates_them(task, model, tmp_path):
     path = tmp_path / "drawn.wav"
     made = task.generate(model, Request(num_samples=2, seed=5, path=path))

@@ -78,6 +78,7 @@ def test_a_part_of_a_split_has_a_separate_file(run):
     assert len(set(paths)) == 2 and fnmatch(paths[0], str(run / "evaluation-test_1_-????????.json"))
 
 
+@pytest.mark.full
 def test_flags_change_the_settings_they_name_and_no_others(run_python):
     flags = ["--config.data.batch_size=3", "--noconfig.data.use_packing", "--config.data.path=books"]
     code = (

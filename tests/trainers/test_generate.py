@@ -212,6 +212,7 @@ def test_a_chat_answers_each_line_and_refuses_other_models(source, monkeypatch):
         sampling.chat(sampling.PrefixSource(source.model, source.tokenizer), ["a"], print, 3, 1, 9, {})
 
 
+@pytest.mark.full
 def test_the_program_prints_utf_8_in_any_locale(run):
     flags, ascii_only = ["--prompt_file=-", "--length=5", "--seed=2"], {**os.environ, "PYTHONIOENCODING": "ascii"}
     printed, _ = task_runs.run_program("generate", f"--workdir={run}", *flags, input=b"\xffabc\n", env=ascii_only)

@@ -35,6 +35,7 @@ def test_a_run_with_memory_and_spans_resumes_bit_for_bit(memory_config, tmp_path
     assert windows and all(window < 32 for window in windows)
 
 
+@pytest.mark.full
 def test_a_run_with_memory_is_trained_and_its_checkpoint_gives_its_model(memory_config, tmp_path):
     memory_config.train.update(num_steps=4, evaluate_every=0)
     model = training.train(memory_config, tmp_path).model

@@ -189,6 +189,7 @@ def test_weights_that_are_not_finite_are_not_saved(make_plain_config, tmp_path):
     assert Checkpoints(tmp_path / workdir.CHECKPOINTS).steps() == []
 
 
+@pytest.mark.full
 def test_updates_that_are_never_finite_end_the_run():
     class Careful(tsa.optimizers.SkipNonfinite, keras.optimizers.SGD):
         pass

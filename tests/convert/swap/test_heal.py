@@ -42,6 +42,7 @@ def test_errors_fall_and_nothing_but_the_sparse_attention_changes():
     assert flags == [weight.trainable for weight in (*dense.weights, *sparse.weights)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start_from_data", first([True, False], 1))
 def test_centroids_begin_with_tokens_and_move(dense, start_from_data):
     def routed(attention):
@@ -63,6 +64,7 @@ def test_centroids_begin_with_tokens_and_move(dense, start_from_data):
     assert difference(seen[0], layer.centroids) > 1e-4
 
 
+@pytest.mark.full
 def test_padding_and_returned_scores_count_for_nothing():
     inputs, shift = keras.Input((12, 16)), keras.Input((12, 16))
     x = keras.layers.Masking()(inputs)

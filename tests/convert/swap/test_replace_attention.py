@@ -266,6 +266,7 @@ class Scores(Block):
         return self.norm(x + self.attention(x, x, query_mask=ops.ones(ops.shape(x)[:2], "bool")))
 
 
+@pytest.mark.full
 def test_models_and_layers_that_cannot_be_replaced_are_errors_with_the_reason(transformer, subtests):
     both = attention(name="both")
     quantized = functional(lambda x: attention(name="quantized")(x, x))
@@ -340,6 +341,7 @@ def test_arguments_of_are_those_that_both_have():
         arguments_of(dense, window=0)
 
 
+@pytest.mark.full
 def test_layers_that_see_beyond_the_own_window_are_reported(subtests):
     def native(dense):
         return NativeSparseAttention(**arguments_of(dense), window=9, block_size=2)
@@ -405,6 +407,7 @@ def test_arguments_that_a_config_omits_are_those_of_the_attributes(around, tmp_p
     assert difference(sparse(vectors()), again(vectors())) == 0
 
 
+@pytest.mark.full
 def test_arguments_that_no_attribute_has_are_named(subtests):
     for options, message in [
         ({"use_bias": False}, r"a Forgetful, has layers\[3\]\.bias \(5,\)\."),

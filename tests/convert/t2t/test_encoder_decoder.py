@@ -73,6 +73,7 @@ def test_distances_of_an_encoder_are_read_where_the_published_code_reads_them(sm
     assert read[distances + 15].tolist() == [-5, -5, -5, -4, 0, 4, 5, 5]
 
 
+@pytest.mark.full
 def test_causal_routing_reads_the_best_of_the_source_and_not_later_targets(causal):
     routing = causal.backbone.blocks[1].cross_attention.parts[0]
     assert (routing.selection, routing.reproduce_reference) == ("top_keys", False)

@@ -18,6 +18,7 @@ def folder(tmp_path_factory):
     return write_miniature(tmp_path_factory.mktemp("miniature") / "new")
 
 
+@pytest.mark.full
 def test_it_becomes_a_model_without_further_settings(folder):
     model = from_t2t_checkpoint(folder / CHECKPOINT)
     tokenizer = SubwordTokenizer.from_file(folder / VOCABULARY)

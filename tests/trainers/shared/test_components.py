@@ -138,6 +138,7 @@ def model_file(tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_an_imported_model_is_evaluated_on_another_text_and_sampled_from(make_tiny_config, model_file, tmp_path):
     config, changes = make_tiny_config(), base.overridable_settings()
     changes.data.path, config.data.path = config.data.path, str(tmp_path / "missing")
