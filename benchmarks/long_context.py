@@ -4,7 +4,8 @@ python -m benchmarks.long_context [--lengths 8192 32768 131072] [--keys 512] [--
     [--patterns dense clusters ..]
 
 Each layer decodes single tokens in one compiled program, with a cache of random keys that is full up to the last
-`SPARE` tokens. Runs of all layers alternate. Columns:
+`SPARE` tokens. Runs of all layers alternate. Use JAX (KERAS_BACKEND=jax): on TensorFlow, a program for one token copies
+the cache. Columns:
 
 - "ms", "fastest": median and minimum of the milliseconds of a token. "ratio": dense median / median.
 - "read": MiB of keys, values, means and slots of cluster members that a token reads, computed from the pattern. Query
@@ -78,6 +79,15 @@ def filled(cache, length, rng):
     return at_position(result, length)
 
 
+def one_token(layer):
+    """Return the compiled `extend` of a layer. On JAX, it writes to the given cache and does not copy it."""
+    if keras.backend.backend() != "jax":
+        return compiled(lambda x, cache: layer.extend(x, cache))
+    import jax
+
+    return jax.jit(lambda x, cache: layer.extend(x, cache), donate_argnums=1)
+
+
 class Decoding:
     """A layer that decodes single tokens.
 
@@ -97,7 +107,7 @@ class Decoding:
         self.cache = filled(self.layer.init_cache(1, length), length - SPARE, np.random.default_rng(0))
         self.held = cache_bytes(self.cache)
         self.read = rows_read(pattern, length, *heads) * SIZE * FLOAT_BYTES
-        self.step = compiled(lambda x, cache: self.layer.extend(x, cache))
+        self.step = one_token(self.layer)
         self.seconds = []
 
     def decode(self):

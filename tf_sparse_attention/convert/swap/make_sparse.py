@@ -14,12 +14,10 @@ from tf_sparse_attention.layers import LocalAttention, SparseAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.cache_tensors import bytes_of, cache_tensors, num_bytes
 from tf_sparse_attention.patterns import First, Pattern, RetrievedClusters, Window
-from tf_sparse_attention.patterns.key_clusters import NODE_SIZE
 
 NUM_SINKS, CLUSTER_SIZE, SEGMENT = 4, 8, 512
 MIN_KEYS = 64
 REPORTED_LENGTH = 8192  # tokens, for models that do not state their context length
-LONG = 65_536  # tokens, from which searching nodes of clusters takes less time than scoring all clusters
 
 
 def recommended_pattern(keys: int, **options: Any) -> Pattern:
@@ -34,12 +32,6 @@ def _sizes(keys):
     return keys // 8, (keys - keys // 8 - NUM_SINKS) // CLUSTER_SIZE
 
 
-def _num_nodes(keys, length):
-    """Return the number of nodes that a query searches, None for no nodes. Four clusters are scored for each read."""
-    number = 4 * _sizes(keys)[1] // NODE_SIZE
-    return number if length >= LONG and number < length // (CLUSTER_SIZE * NODE_SIZE) else None
-
-
 def sparse_layer(attention: keras.layers.Layer, pattern: Pattern) -> AttentionLayer:
     """Return a layer with a pattern that replaces a dense attention, or with the window that the attention has."""
     window = sliding_window_of(attention)
@@ -51,7 +43,6 @@ def sparse_layer(attention: keras.layers.Layer, pattern: Pattern) -> AttentionLa
 def make_sparse(
     model: keras.Model,
     keys: int = 512,
-    max_length: int | None = None,
     causal: bool = False,
     print_fn: Callable[[str], object] | None = print,
 ) -> keras.Model:
@@ -66,29 +57,22 @@ def make_sparse(
         model: a built decoder that `replace_attention` supports, such as a `keras_hub.models.CausalLM`. It is not
             changed.
         keys: number of keys that a query reads, at least 64. Default: 512.
-        max_length: number of tokens of the longest text. From 65,536 tokens on, the pattern has `num_nodes`: a token
-            then reads the means of nodes of 8 clusters instead of those of all clusters. None: the sequence length of
-            `model.preprocessor`; 8,192 without a preprocessor.
         causal: see `replace_attention`. Default: False.
         print_fn: function that receives the report: the patterns, the keys that a query reads, the KV cache of
-            `max_length` tokens, remarks on differences, and the attention that stays dense. None for no report.
-            Default: `print`.
+            `model.preprocessor.sequence_length` tokens (8,192 without a preprocessor), remarks on differences, and the
+            attention that stays dense. None for no report. Default: `print`.
 
     Returns:
         A new model with the same weights, not compiled.
 
     Raises:
-        ValueError: if `keys` is less than 64, if `max_length` is not a positive integer, if the attention is not
-            causal, and as for `replace_attention`.
+        ValueError: if `keys` is less than 64, if the attention is not causal, and as for `replace_attention`.
 
     Example:
         >>> model = from_gguf("SmolLM2-135M-Instruct.Q4_1.gguf")
         >>> sparse = make_sparse(model, keys=512)
     """
-    checks.check_optional_count("max_length", max_length)
-    own_length = getattr(getattr(model, "preprocessor", None), "sequence_length", None)
-    length = max_length or own_length or REPORTED_LENGTH
-    pattern = recommended_pattern(keys, num_nodes=_num_nodes(keys, length))
+    pattern = recommended_pattern(keys)
     layers, lines = list[AttentionLayer](), list[str]()
 
     def make_layer(attention):
@@ -98,25 +82,21 @@ def make_sparse(
     sparse = replace_attention(model, make_layer, causal, print_fn=lines.append)
     if print_fn is None:
         return sparse
-    print_fn("\n".join([*_summary(layers, length, keys, pattern), *_remarks("\n".join(lines).split("\n"))]))
+    length = getattr(getattr(model, "preprocessor", None), "sequence_length", None) or REPORTED_LENGTH
+    print_fn("\n".join([*_summary(layers, length, keys), *_remarks("\n".join(lines).split("\n"))]))
     return sparse
 
 
-def _summary(layers, length, keys, pattern):
+def _summary(layers, length, keys):
     """Yield sentences on what a query reads, and on the size of the cache."""
     windowed = [layer for layer in layers if isinstance(layer, LocalAttention)]
     num_clustered = len(layers) - len(windowed)
     if num_clustered:
-        window, first, clusters = pattern.parts
-        means, nodes = length // SEGMENT * SEGMENT // CLUSTER_SIZE, ""
-        read = f"{means:,} clusters"
-        if clusters.num_nodes is not None:
-            nodes = f", num_nodes={clusters.num_nodes}"
-            read = f"{means // NODE_SIZE:,} nodes and {clusters.num_nodes * NODE_SIZE:,} clusters"
-        text = f"Window({window.size}) | First({first.count}) | RetrievedClusters({clusters.num_clusters}{nodes})"
+        window, num_clusters = _sizes(keys)
+        means = length // SEGMENT * SEGMENT // CLUSTER_SIZE
         yield (
-            f"{num_clustered} layers: {text}."
-            f" Of {length:,} tokens, a query reads at most {min(keys, length):,} keys, and the means of {read}."
+            f"{num_clustered} layers: Window({window}) | First({NUM_SINKS}) | RetrievedClusters({num_clusters}). Of "
+            f"{length:,} tokens, a query reads at most {min(keys, length):,} keys, and the means of {means:,} clusters."
         )
     if windowed:
         windows = ", ".join(sorted({f"{layer.window:,}" for layer in windowed}))
