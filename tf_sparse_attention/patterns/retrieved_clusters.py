@@ -81,7 +81,8 @@ class RetrievedClusters(Pattern):
     With `num_nodes`, a query selects clusters only in the `num_nodes` nodes with the largest q_i . mean(k). A node is
     the eight clusters of one part of the bisection. Nodes that are not searched count as one key each, with the mean
     key and value. In decoding, a token then reads the means of T / 8c nodes instead of T / c clusters, which is faster
-    after long contexts. Calls with 16 or more tokens score all clusters, and are slower with nodes.
+    after long contexts. Calls with 16 or more tokens score all clusters, and are slower with nodes. With few nodes,
+    queries miss single relevant keys (docs/pretrained.md).
 
     Combine it with a window and the first tokens, which trained models need: `Window(64) | First(4) |
     RetrievedClusters(55)`. If all clusters are selected, the result is that of dense attention.
