@@ -180,14 +180,20 @@ def results(model, name, options, dense_ids):
         yield {**own, "prefill_seconds": first, "tokens_per_second": speed, "same_tokens": same}
 
 
-def main():
-    """Print one JSON line per pattern and measurement."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def argument_parser(description, tokens, names, default):
+    """Return a parser with the arguments of both benchmarks of pretrained decoders; `names` are those of patterns."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path, help="GGUF file")
     parser.add_argument("--texts", nargs="+", type=pathlib.Path, default=default_texts(), help="text files")
-    parser.add_argument("--tokens", type=int, default=4096, help="number of tokens")
+    parser.add_argument("--tokens", type=int, default=tokens, help="number of tokens")
     parser.add_argument("--keys", type=int, default=512, help="number of keys that a query reads")
-    parser.add_argument("--patterns", nargs="+", choices=NAMES_OF_PATTERNS, default=DEFAULT, help="their names")
+    parser.add_argument("--patterns", nargs="+", choices=names, default=default, help="their names")
+    return parser
+
+
+def main():
+    """Print one JSON line per pattern and measurement."""
+    parser = argument_parser(__doc__, 4096, NAMES_OF_PATTERNS, DEFAULT)
     parser.add_argument("--needles", nargs="*", type=int, default=[], help="seeds of needles")
     parser.add_argument("--new_tokens", type=int, default=0, help="number of tokens to generate")
     parser.add_argument("--output", type=pathlib.Path, help="file that gets the JSON lines too")

@@ -14,7 +14,6 @@ With `--steps`, `tsa.convert.heal` then trains each attention on rows of `--toke
 more line per text has its losses in nats per token: of the dense model, and before and after the training.
 """
 
-import argparse
 import functools
 import itertools
 import json
@@ -26,7 +25,7 @@ import numpy as np
 from keras import ops
 
 import tf_sparse_attention as tsa
-from benchmarks.pretrained import NAMES_OF_PATTERNS, default_texts, patterns, rounded, text_ids, token_losses
+from benchmarks.pretrained import NAMES_OF_PATTERNS, argument_parser, patterns, rounded, text_ids, token_losses
 from tf_sparse_attention.convert.swap.heal import attention_pairs
 from tf_sparse_attention.convert.swap.make_sparse import sparse_layer
 from tf_sparse_attention.convert.swap.recorded_calls import recorded_calls
@@ -90,7 +89,7 @@ def losses(model, tokenizer, options):
     return [float(token_losses(model, text_ids(tokenizer, path, options.tokens)).mean()) for path in options.texts]
 
 
-def results(model, name, options):
+def results(model, name, options, dense_losses):
     """Yield the rows of one pattern."""
     tokenizer, pattern = model.preprocessor.tokenizer, patterns(options.keys, options.tokens)[name]
     sparse = tsa.convert.replace_attention(model, functools.partial(sparse_layer, pattern=pattern), print_fn=None)
@@ -100,33 +99,29 @@ def results(model, name, options):
             yield {**own, "text": path.name, **row}
     if not options.steps:
         return
-    dense_loss, before = losses(model, tokenizer, options), losses(sparse, tokenizer, options)
+    before = losses(sparse, tokenizer, options)
     rows = training_rows(tokenizer, options.healing_texts, options.tokens, options.steps + 1)
     begun = time.perf_counter()
     healing = tsa.convert.heal(model, sparse, [model_inputs(row[None]) for row in rows], verbose=False)
     own |= {"steps": options.steps, "seconds": time.perf_counter() - begun}
     own |= {"error_before": np.mean([*healing.before.values()]), "error_after": np.mean([*healing.after.values()])}
-    for path, *found in zip(options.texts, dense_loss, before, losses(sparse, tokenizer, options), strict=True):
+    for path, *found in zip(options.texts, dense_losses, before, losses(sparse, tokenizer, options), strict=True):
         yield {**own, "text": path.name, **dict(zip(("dense", "before", "after"), found, strict=True))}
 
 
 def main():
     """Print one JSON line per pattern, text and layer."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=pathlib.Path, help="GGUF file")
-    parser.add_argument("--texts", nargs="+", type=pathlib.Path, default=default_texts(), help="text files")
-    parser.add_argument("--tokens", type=int, default=2048, help="number of tokens")
-    parser.add_argument("--keys", type=int, default=512, help="number of keys that a query reads")
     names = [name for name in NAMES_OF_PATTERNS if name != "dense"]
-    parser.add_argument("--patterns", nargs="+", choices=names, default=names, help="their names")
+    parser = argument_parser(__doc__, 2048, names, names)
     parser.add_argument("--steps", type=int, default=0, help="steps of distillation")
     parser.add_argument("--healing_texts", nargs="+", type=pathlib.Path, help="text files of the distillation")
     options = parser.parse_args()
     if options.steps and not options.healing_texts:
         parser.error("`--healing_texts` must be set with `--steps`.")
     model = tsa.convert.from_gguf(options.model)
+    dense_losses = losses(model, model.preprocessor.tokenizer, options) if options.steps else []
     for name in options.patterns:
-        for row in results(model, name, options):
+        for row in results(model, name, options, dense_losses):
             print(json.dumps(rounded(row)), flush=True)
         keras.backend.clear_session()
 

@@ -1,4 +1,4 @@
-"""The benchmarks of pretrained decoders and long contexts, with a small random model."""
+"""The benchmarks of pretrained decoders, with a small random model."""
 
 import json
 import pathlib
@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import long_context, pretrained, pretrained_layers
+from benchmarks import pretrained, pretrained_layers
 from tests.convert import gguf_files
-from tf_sparse_attention.patterns import First, RetrievedClusters, Window
 
 
 @pytest.fixture
@@ -63,22 +62,3 @@ def test_each_layer_has_its_error_and_healing_reduces_it(files, monkeypatch, cap
     whole = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert all(row["mass"] > 0.9999 and row["error"] < 1e-5 for row in whole)
     assert healed["error_after"] < healed["error_before"] and healed["dense"] > 0
-
-
-@pytest.mark.full
-def test_a_long_context_has_time_and_bytes_per_pattern(monkeypatch, capsys):
-    options = ["--lengths=1024", "--steps=2", "--prefill=1024", "--patterns", "dense", "clusters", "clusters, nodes"]
-    monkeypatch.setattr(sys, "argv", ["", *options])
-    long_context.main()
-    rows = [
-        line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 1,024")
-    ]
-    assert [row[1] for row in rows] == ["dense", "clusters", "clusters, nodes"]
-    assert all(float(number) > 0 for row in rows for number in row[2:])
-
-
-def test_a_token_reads_rows_of_keys_values_and_means():
-    pattern = Window(64) | First(4) | RetrievedClusters(55)
-    selected, means, slots = 2 * 9 * 56 * 8, 3 * (64 + 2 * 1024), 3 * 8192 // 64
-    assert long_context.rows_read(pattern, 8192, 9, 3) == 2 * 3 * (64 + 4) + selected + means + slots
-    assert long_context.rows_read(None, 8192, 9, 3) == 2 * 3 * 8192

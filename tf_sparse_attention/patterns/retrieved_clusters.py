@@ -269,16 +269,7 @@ class ClusterSelector(Selector):
         if are_known(num_runs) and num_runs < 2:
             return ClusterSelection(length, clusters, None, None, pattern.sizes)
         heads = num_heads, key.shape[1]
-        scores, allowed = self._scores(query, key, masks.key_mask, clusters, num_runs)
-        is_searched = None
-        if pattern.num_nodes is not None and clusters is not None:
-            first_run = pattern.sizes.first_run(ops.arange(length, dtype="int32")[:, None])
-            has_keys = clusters.has_counted(size * NODE_SIZE)
-            has_keys = None if has_keys is None else repeat_key_heads(has_keys, num_heads)[:, :, None]
-            _, is_searched = self._search(query, clusters.means(key, size * NODE_SIZE), first_run, heads, has_keys)
-            is_candidate, _ = _to_equal_length(in_nodes(is_searched), scores)
-            run = ops.arange(shape(scores)[-1], dtype="int32")
-            allowed = merge(allowed, ops.logical_or(is_candidate, run >= first_run))
+        scores, allowed, is_searched = self._scores(query, key, masks.key_mask, clusters, num_runs)
         selection = self._choose(scores, allowed, heads, length)
         return dataclasses.replace(selection, clusters=clusters, is_searched=is_searched)
 
@@ -290,14 +281,14 @@ class ClusterSelector(Selector):
         Args:
             query: (B, N, T, H).
             means: of nodes (B, M, Gn, H).
-            first_run: see `ClusterSizes.first_run`, int32 broadcastable to (B, N, T, 1).
+            first_run: see `ClusterSizes.first_run`, int32 (1 or B, 1, T, 1).
             heads: numbers of query heads N and key heads.
             has_keys: bool (B, N, 1, Gn), False for nodes of padding.
         """
-        number = shape(means)[2]
-        is_complete = ops.arange(number, dtype="int32") < first_run // NODE_SIZE
-        allowed = merge(is_complete if len(is_complete.shape) == 4 else is_complete[None, None], has_keys)
-        return self._best(_products(query, means), allowed, cast(int, self._pattern.num_nodes), heads)
+        is_complete = ops.arange(shape(means)[2], dtype="int32") < first_run // NODE_SIZE
+        return self._best(
+            _products(query, means), merge(is_complete, has_keys), cast(int, self._pattern.num_nodes), heads
+        )
 
     def _choose(self, scores: Tensor, allowed: Tensor, heads: tuple[int, int], length: Size) -> "ClusterSelection":
         """Return the selection of queries by their scores (B, N, T, R) for clusters or runs 0, 1, ..."""
@@ -461,7 +452,7 @@ class ClusterSelector(Selector):
         return {"run_sum": rewind_sums(entry["run_sum"], entry, lengths, self._pattern.cluster_size)}
 
     def _scores(self, query, key, counted, clusters, num_runs):
-        """Return the scores (B, N, T, R) of clusters or runs 0, 1, .., and which a query may select."""
+        """Return the scores (B, N, T, R) of clusters or runs 0, 1, .., which a query may select, and `is_searched`."""
         size, num_heads = self._pattern.cluster_size, query.shape[1]
         query = ops.cast(query, "float32")
         keys = ops.cast(key if counted is None else ops.where(counted[:, None, :, None], key, 0), "float32")
@@ -477,16 +468,24 @@ class ClusterSelector(Selector):
         position = ops.arange(shape(query)[2], dtype="int32")[:, None]
         if clusters is None:
             allowed = (ops.arange(num_runs, dtype="int32") < position // size)[None, None]
-            return scores, merge(allowed, None if has_keys is None else has_keys[:, :, None])
+            return scores, merge(allowed, None if has_keys is None else has_keys[:, :, None]), None
         scores, of_clusters = _to_equal_length(scores, _products(query, clusters.means(key, size)))
         run = ops.arange(shape(scores)[-1], dtype="int32")
-        is_complete = run < self._pattern.sizes.first_run(position)
+        first_run = self._pattern.sizes.first_run(position)
+        is_complete, is_searched = run < first_run, None
         allowed, found = (run < position // size)[None, None], clusters.has_counted(size)
         if found is not None:
             has_keys, found = _to_equal_length(has_keys, found)
             found = repeat_key_heads(found, num_heads)[:, :, None]
             allowed = merge(allowed, ops.where(is_complete, found, has_keys[:, :, None]))
-        return ops.where(is_complete, of_clusters, scores), allowed
+        if self._pattern.num_nodes is not None:
+            heads, node = (num_heads, key.shape[1]), size * NODE_SIZE
+            found = clusters.has_counted(node)
+            found = None if found is None else repeat_key_heads(found, num_heads)[:, :, None]
+            _, is_searched = self._search(query, clusters.means(key, node), first_run[None, None], heads, found)
+            is_candidate, _ = _to_equal_length(in_nodes(is_searched), scores)
+            allowed = merge(allowed, ops.logical_or(is_candidate, ops.logical_not(is_complete)))
+        return ops.where(is_complete, of_clusters, scores), allowed, is_searched
 
 
 def _to_equal_length(one, other):

@@ -41,10 +41,7 @@ def sparse_layer(attention: keras.layers.Layer, pattern: Pattern) -> AttentionLa
 
 
 def make_sparse(
-    model: keras.Model,
-    keys: int = 512,
-    causal: bool = False,
-    print_fn: Callable[[str], object] | None = print,
+    model: keras.Model, keys: int = 512, causal: bool = False, print_fn: Callable[[str], object] | None = print
 ) -> keras.Model:
     """Return a copy of a pretrained decoder in which a token reads at most `keys` keys. No training is needed.
 
