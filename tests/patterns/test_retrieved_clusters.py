@@ -207,3 +207,17 @@ def check_steps(pattern, steps):
         y, cache = layer.extend(x[:, start : start + length], cache)
         np.testing.assert_allclose(y, full[:, start : start + length], atol=1e-4)
         start += length
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-4), ("int8", 0.1)])
+def test_rows_keep_different_numbers_of_tokens(dtype, tolerance):
+    layer = make_layer(Window(5) | First(2) | RetrievedClusters(2, 1, 8, num_nodes=2), num_key_value_heads=2)
+    x, begins = normal(2, 48, SIZE), np.zeros(2, "int32")
+    full = ops.convert_to_numpy(layer(x, use_causal_mask=True))
+    cache = layer.init_cache(2, 48, dtype=dtype)
+    for kept in ([17, 9], [3, 9], [12, 12], [1, 1], [7, 13]):
+        rows = np.stack([row[begin : begin + max(kept)] for row, begin in zip(x, begins, strict=True)])
+        y, cache = layer.extend(rows, cache, num_kept=kept)
+        for row, begin, count in zip(range(2), begins, kept, strict=True):
+            np.testing.assert_allclose(y[row, :count], full[row, begin : begin + count], atol=tolerance)
+        begins += kept
