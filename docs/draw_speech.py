@@ -49,7 +49,7 @@ def draw_lengths(axis, rows):
         axis.plot(*np.transpose(points), "o-", color=color, label=kind, markersize=3)
     axis.set(xscale="log", yscale="log")
     axis.set_xlabel("frames", fontsize=9)
-    axis.set_ylabel("time of a forward pass, of full", fontsize=9)
+    axis.set_ylabel("relative time of a forward pass", fontsize=9)
 
 
 def draw_errors(axis, rows, scored):

@@ -38,13 +38,13 @@ def _forward(rows):
     if not lengths:
         return []
     full = [1000 * statistics.median(row["full_seconds"] for row in select(rows, length=each)) for each in lengths]
-    lines = [["full, milliseconds", *(f"{each:.0f}" for each in full)]]
+    lines = [["full, in milliseconds", *(f"{each:.0f}" for each in full)]]
     for kind in speech.KINDS:
         ratios = {row["length"]: row["ratio"] for row in select(rows, kind=kind)}
         if ratios:
             cells = (f"{ratios[each]:.2f}" if each in ratios else "-" for each in lengths)
-            lines.append([f"{kind}, of full", *cells])
-    return _markdown(["forward pass, frames:", *(f"{each:,}" for each in lengths)], lines)
+            lines.append([f"{kind}, relative", *cells])
+    return _markdown(["frames", *(f"{each:,}" for each in lengths)], lines)
 
 
 def _kinds(rows, minutes):

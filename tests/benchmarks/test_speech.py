@@ -30,4 +30,4 @@ def test_an_invalid_option_is_named_and_tables_are_shown_without_a_run(tmp_path,
     file = tmp_path / "results.jsonl"
     file.write_text(json.dumps({**PASS, "kind": "local", "length": 500}) + "\n")
     study.main(["--show", f"--results={file}"])
-    assert "| local, of full | 0.50 |" in capsys.readouterr().out
+    assert "| local, relative | 0.50 |" in capsys.readouterr().out
