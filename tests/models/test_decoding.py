@@ -1,6 +1,7 @@
 """Models decode with a cache as they answer for the whole text, and generation says where it cannot."""
 
 import logging
+import sys
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from tests.draws import first
 from tests.layers.decoded import error_of_decoding
 from tests.programs import as_program, compiled_on_jax
 from tf_sparse_attention.analysis import num_cached_tokens
+from tf_sparse_attention.layers import LocalAttention
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
 
@@ -177,3 +179,23 @@ def test_a_prompt_is_read_in_chunks(as_one_program):
             read(ids, model.init_cache(3, 20), wrong, chunk_size=4)
         with pytest.raises(ValueError, match="`chunk_size`"):
             read(ids, model.init_cache(3, 20), chunk_size=0)
+
+
+def test_a_program_of_decoding_converts_no_function_of_the_library():
+    sources = []
+
+    @keras.saving.register_keras_serializable("test_decoding")
+    class Recorded(LocalAttention):
+        def extend_attention(self, *arguments):
+            sources.append(sys._getframe().f_code.co_filename)  # a generated file if AutoGraph converts the method
+            return super().extend_attention(*arguments)
+
+    backbone = Backbone(9, 1, 8, [Recorded(1, 4, window=3), Recorded(1, 4, window=2, name="near")], intermediate_dim=8)
+    model, ids, x = LanguageModel(backbone), np.ones((2, 1), "int32"), np.ones((2, 1, 8), "float32")
+    model(ids)
+    block = backbone.blocks[0]
+    mixed = block.attention
+    for decoder, inputs in [(model, ids), (backbone, ids), (block, x), (mixed, x), (mixed.parts[0], x)]:
+        cache = decoder.init_cache(2, 4)
+        as_program(lambda inputs, cache, decoder=decoder: decoder.extend(inputs, cache))(inputs, cache)
+    assert len(sources) == 9 and set(sources) == {__file__}

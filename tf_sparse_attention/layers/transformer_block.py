@@ -26,6 +26,7 @@ from tf_sparse_attention.layers.parts.call_inputs import (
     token_mask,
 )
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
+from tf_sparse_attention.ops.autograph import without_autograph
 from tf_sparse_attention.types import Config, Shape, Size, Tensor
 
 SUBLAYERS = ("attention", "cross_attention", "feed_forward")
@@ -264,6 +265,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
         cross_reason = None if self.cross_attention is None else self.cross_attention.cross_cache_unsupported_reason
         return self.attention.cache_unsupported_reason or cross_reason
 
+    @without_autograph
     def init_cache(
         self,
         batch_size: Size,
@@ -297,6 +299,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
             cache[self.cross_attention.name] = cross_cache
         return cache
 
+    @without_autograph
     def extend(
         self,
         inputs: Tensor,
@@ -341,6 +344,7 @@ class TransformerBlock(AdaptableMixin, keras.layers.Layer):
     def _check_cache(self, cache):
         check_entries(cache, [layer.name for layer in (self.attention, self.cross_attention) if layer is not None])
 
+    @without_autograph
     def rewind(self, cache: dict[str, Any], lengths: Size) -> dict[str, Any]:
         """Remove the last tokens of each row from the cache; see `AttentionLayer.rewind`."""
         name = self.attention.name

@@ -43,6 +43,7 @@ from tf_sparse_attention.models.inputs import (
 )
 from tf_sparse_attention.models.model import Model
 from tf_sparse_attention.models.segment_memory import SegmentMemory, check_blocks, empty_memory, in_last_document
+from tf_sparse_attention.ops.autograph import without_autograph
 from tf_sparse_attention.ops.masks import merge
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.ops.shapes import shape, split
@@ -270,6 +271,7 @@ class Backbone(CheckedInputs, Model):
         """
         return empty_memory(self, batch_size, masked)
 
+    @without_autograph
     def forward_with_memory(
         self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -349,6 +351,7 @@ class Backbone(CheckedInputs, Model):
             x = self.embedding_projection(x)
         return x if self.sinusoidal_embedding is None else self.sinusoidal_embedding(x, positions=positions)
 
+    @without_autograph
     def init_cache(
         self,
         batch_size: int | Tensor,
@@ -417,6 +420,7 @@ class Backbone(CheckedInputs, Model):
                 f"Received: max_length={max_length}."
             )
 
+    @without_autograph
     def extend(
         self,
         inputs: Tensor | dict[str, Tensor],
@@ -455,6 +459,7 @@ class Backbone(CheckedInputs, Model):
             x, new[block.name] = block.extend(x, cache[block.name], mask, index)
         return (x if self.final_norm is None else self.final_norm(x)), new
 
+    @without_autograph
     def prefill(
         self,
         inputs: Tensor | dict[str, Tensor],
@@ -526,6 +531,7 @@ class Backbone(CheckedInputs, Model):
         x = self.embed(x, positions=ops.clip(positions, 0, self.max_length - 1))
         return x if known is not None else ops.where(is_beyond[..., None], float("nan"), x)
 
+    @without_autograph
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
         """Remove the last tokens of each row from the cache.
 

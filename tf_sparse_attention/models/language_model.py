@@ -14,6 +14,7 @@ from tf_sparse_attention.models.inputs import CheckedInputs
 from tf_sparse_attention.models.metrics import nats_of
 from tf_sparse_attention.models.model import Model, TargetsAsInputs, split_targets
 from tf_sparse_attention.models.presets import PRESETS, preset_arguments
+from tf_sparse_attention.ops.autograph import without_autograph
 from tf_sparse_attention.ops.random_bits import derived_seed
 from tf_sparse_attention.types import Config, Tensor
 
@@ -172,6 +173,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         """Create an empty segment memory; see `Backbone.init_memory`."""
         return self.backbone.init_memory(batch_size, masked)
 
+    @without_autograph
     def forward_with_memory(
         self, inputs: Tensor | dict[str, Tensor], memory: dict[str, Tensor], training: bool | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -185,6 +187,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         """Reason why the model cannot decode with a KV cache, or None."""
         return self.backbone.cache_unsupported_reason
 
+    @without_autograph
     def init_cache(
         self,
         batch_size: int | Tensor,
@@ -200,6 +203,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         encoded = encoder_sequence, encoder_padding_mask
         return self.backbone.init_cache(batch_size, max_length, memory, positions_in_cache, rewind, dtype, *encoded)
 
+    @without_autograph
     def extend(
         self,
         inputs: Tensor | dict[str, Tensor],
@@ -218,6 +222,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         x, cache = self.backbone.extend(inputs, cache, mask, index)
         return self.logits(x), cache
 
+    @without_autograph
     def prefill(
         self,
         inputs: Tensor | dict[str, Tensor],
@@ -234,6 +239,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         x, cache = self.backbone.prefill(inputs, cache, mask, chunk_size)
         return self.logits(x), cache
 
+    @without_autograph
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
         """Remove the last tokens of each row from the cache; see `Backbone.rewind`."""
         return self.backbone.rewind(cache, lengths)

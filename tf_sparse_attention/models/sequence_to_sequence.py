@@ -18,6 +18,7 @@ from tf_sparse_attention.models.model import Model, TargetsAsInputs, split_targe
 from tf_sparse_attention.models.presets import translation_arguments
 from tf_sparse_attention.models.programs import Programs
 from tf_sparse_attention.models.prompts import Prompts, iterate_pieces, parse_prompts
+from tf_sparse_attention.ops.autograph import without_autograph
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Tensor
 
@@ -136,6 +137,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
         decoder_inputs |= {name.removeprefix("decoder_"): inputs.get(name) for name in DECODER_MASKS}
         return self.decoder({name: x for name, x in decoder_inputs.items() if x is not None}, training=training)
 
+    @without_autograph
     def encode(self, inputs: dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """Return the encoder inputs of the decoder: "encoder_sequence", float (B, S, D), and optional masks.
 
@@ -148,6 +150,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
         source = {self.encoder.input_names[0]: self._source(inputs)}
         return {"encoder_sequence": self.encoder({**source, **encoder_masks}, training=training), **masks}
 
+    @without_autograph
     def init_cache(self, inputs: dict[str, Tensor], max_length: int | Tensor, **options: Any) -> dict[str, Any]:
         """Encode the sources, and create the cache of empty targets with the keys and values of the sources.
 
@@ -159,6 +162,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
         encoded = self.encode(inputs, training=False)
         return self.decoder.init_cache(shape(encoded["encoder_sequence"])[0], max_length, **options, **encoded)
 
+    @without_autograph
     def extend(
         self,
         decoder_token_ids: Tensor,
@@ -169,6 +173,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
         """Compute the logits (B, q, V) for the next target tokens, and add them to the cache; see `Backbone.extend`."""
         return self.decoder.extend(decoder_token_ids, cache, mask, index)
 
+    @without_autograph
     def rewind(self, cache: dict[str, Any], lengths: int | Tensor) -> dict[str, Any]:
         """Remove the last target tokens of each row from the cache; see `Backbone.rewind`."""
         return self.decoder.rewind(cache, lengths)

@@ -27,6 +27,7 @@ from tf_sparse_attention.layers.parts.head_settings import HeadSettings, gated, 
 from tf_sparse_attention.layers.parts.segment_memory import add_memory, memory_keys
 from tf_sparse_attention.layers.parts.selectors import find_layers, make_select, make_selectors
 from tf_sparse_attention.ops.attend import Dropout
+from tf_sparse_attention.ops.autograph import without_autograph
 from tf_sparse_attention.ops.masks import TokenMasks, merge
 from tf_sparse_attention.ops.positions import NoPosition, make_position, rotate_key, rotate_query_and_key
 from tf_sparse_attention.ops.shapes import shape
@@ -448,6 +449,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             sinks=None if self.head_sinks is None else ops.convert_to_tensor(self.head_sinks),
         )
 
+    @without_autograph
     def attention_pattern(
         self,
         query: Tensor,
@@ -503,6 +505,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             return f"{type(self).__name__} cannot mask later positions"
         return cache_unsupported_reason(self.pattern)
 
+    @without_autograph
     def init_cache(
         self,
         batch_size: Size,
@@ -576,6 +579,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """Return further entries of an empty cache, for layers that keep more than keys and values."""
         return {}
 
+    @without_autograph
     def extend(
         self,
         x: Tensor,
@@ -632,6 +636,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             counted[LONGEST] = ops.maximum(cache[LONGEST], num_tokens)
         return output, {**cache, **counted}
 
+    @without_autograph
     def rewind(self, cache: Cache, lengths: Size) -> Cache:
         """Remove the last tokens of each row from the cache.
 

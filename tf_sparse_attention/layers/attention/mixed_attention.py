@@ -20,6 +20,7 @@ from tf_sparse_attention.layers.parts.call_inputs import (
     sequence_shape,
 )
 from tf_sparse_attention.layers.parts.variables import deserialize_unbuilt
+from tf_sparse_attention.ops.autograph import without_autograph
 from tf_sparse_attention.ops.masks import slice_mask_heads
 from tf_sparse_attention.patterns.engine.kv_cache import Cache
 from tf_sparse_attention.patterns.pattern import Heads, Pattern
@@ -209,6 +210,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         ends = np.cumsum([part.num_heads for part in self.parts])
         return [slice(end - part.num_heads, end) for part, end in zip(self.parts, ends, strict=True)]
 
+    @without_autograph
     def attention_pattern(
         self,
         query: Tensor,
@@ -233,6 +235,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         """Reason why the layer cannot decode with a KV cache, or None."""
         return next((part.cache_unsupported_reason for part in self.parts if part.cache_unsupported_reason), None)
 
+    @without_autograph
     def init_cache(
         self,
         batch_size: Size,
@@ -246,6 +249,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         arguments = batch_size, max_length, memory, memory_mask
         return {name: part.init_cache(*arguments, **options) for name, part in self._named_parts()}
 
+    @without_autograph
     def extend(
         self,
         x: Tensor,
@@ -257,6 +261,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         """Compute the output (B, q, D) for new tokens, and update the caches; see `AttentionLayer.extend`."""
         return self._sum_with_caches(cache, lambda part, own: part.extend(x, own, mask, index, num_kept))
 
+    @without_autograph
     def rewind(self, cache: dict[str, Cache], lengths: Size) -> dict[str, Cache]:
         """Remove the last tokens of each row from the cache; see `AttentionLayer.rewind`."""
         return {name: part.rewind(own, lengths) for name, part, own in self._parts_with(cache)}
