@@ -23,14 +23,14 @@ _checked: set[tuple[Any, ...]] = set()  # files whose checksums this process has
 
 
 class DamagedDataError(ValueError):
-    """Error for prepared data that are damaged or incomplete."""
+    """Error for prepared data that are damaged or incomplete, which says to delete `remove`."""
 
+    def __init__(self, remove: str | os.PathLike, problem: str) -> None:
+        super().__init__(remove, problem)
+        self.remove, self.problem = remove, problem
 
-def damage_error(remove: str | os.PathLike, problem: str) -> DamagedDataError:
-    """Return the error for damaged data, which says to delete `remove`."""
-    return DamagedDataError(
-        f"Prepared data must be intact; delete {remove} to prepare them again. Received: {problem}."
-    )
+    def __str__(self) -> str:
+        return f"Prepared data must be intact; delete {self.remove} to prepare them again. Received: {self.problem}."
 
 
 class ArrayStore:
@@ -49,7 +49,7 @@ class ArrayStore:
 
     def __init__(self, folder: str | os.PathLike) -> None:
         folder = pathlib.Path(folder)
-        self.metadata = _read_metadata(folder / METADATA, folder)
+        self.metadata = _read_metadata(folder)
         self.arrays = {name: _open_array(folder, name, saved) for name, saved in self.metadata["arrays"].items()}
 
     @classmethod
@@ -94,7 +94,7 @@ class ArrayStore:
             try:
                 store = cls._open_local(local, identity, write)
             except DamagedDataError as error:
-                raise damage_error(remote, f"another store in {remote}") from error
+                raise DamagedDataError(remote, error.problem) from error
         if not (local / UPLOADED).exists():
             remote_files.upload_folder(local, remote, METADATA)
             (local / UPLOADED).touch()
@@ -114,7 +114,7 @@ class ArrayStore:
         for key in {**expected, **saved}:
             if saved.get(key) != expected.get(key):
                 problem = f"{folder}, with {key}={saved.get(key)!r} instead of {expected.get(key)!r}"
-                raise damage_error(folder, problem)
+                raise DamagedDataError(folder, problem)
         return store
 
 
@@ -169,38 +169,33 @@ def _checksum(content):
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _read_metadata(path, remove):
-    """Read a metadata file. The error for a damaged file says to delete `remove`."""
+def _read_metadata(folder):
+    path = folder / METADATA
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         content = saved["content"]
         if saved["crc32"] != _checksum(content) or content["format"] != FORMAT:
             raise ValueError("invalid content")
     except FileNotFoundError as error:
-        raise damage_error(remove, f"{path}, which is missing") from error
+        raise DamagedDataError(folder, f"{path}, which is missing") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise damage_error(remove, f"{path}, with invalid content") from error
+        raise DamagedDataError(folder, f"{path}, with invalid content") from error
     return content
 
 
 def _open_array(folder, name, saved):
     path, shape = folder / f"{name}.bin", tuple(saved["shape"])
-    _check_file(path, saved, folder, path)
-    # An empty file cannot be mapped.
-    return np.memmap(path, saved["dtype"], "r", shape=shape) if np.prod(shape) else np.zeros(shape, saved["dtype"])
-
-
-def _check_file(path, saved, remove, name):
-    """Compare the file of an array with its metadata. Errors call the file `name` and say to delete `remove`."""
     try:
         status = path.stat()
     except FileNotFoundError as error:
-        raise damage_error(remove, f"{name}, which is missing") from error
-    size = int(np.prod(saved["shape"], dtype="int64")) * np.dtype(saved["dtype"]).itemsize
+        raise DamagedDataError(folder, f"{path}, which is missing") from error
+    size = int(np.prod(shape, dtype="int64")) * np.dtype(saved["dtype"]).itemsize
     key = (str(path.absolute()), status.st_ino, status.st_size, status.st_mtime_ns, saved["crc32"])
     if status.st_size != size or (key not in _checked and _crc32(path) != saved["crc32"]):
-        raise damage_error(remove, f"{name}, with invalid content")
+        raise DamagedDataError(folder, f"{path}, with invalid content")
     _checked.add(key)
+    # An empty file cannot be mapped.
+    return np.memmap(path, saved["dtype"], "r", shape=shape) if size else np.zeros(shape, saved["dtype"])
 
 
 def _crc32(path):
@@ -213,15 +208,9 @@ def _crc32(path):
 
 def _download(remote, local):
     """Copy a remote store to a local folder, unless the store is incomplete."""
-    if not remote_files.exists(remote / METADATA):
-        return
-    with atomic_folder(local) as temporary:
-        temporary.mkdir()
-        remote_files.download(remote / METADATA, temporary / METADATA)
-        content = _read_metadata(temporary / METADATA, remote)
-        for name, saved in content["arrays"].items():
-            source, target = remote / f"{name}.bin", temporary / f"{name}.bin"
-            if remote_files.exists(source):
-                remote_files.download(source, target)
-            _check_file(target, saved, remote, source)
-        (temporary / UPLOADED).touch()
+    if remote_files.exists(remote / METADATA):
+        with atomic_folder(local) as temporary:
+            temporary.mkdir()
+            for name in remote_files.names(remote):
+                remote_files.download(remote / name, temporary / name)
+            (temporary / UPLOADED).touch()

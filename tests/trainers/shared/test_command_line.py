@@ -87,7 +87,7 @@ def test_errors_that_users_can_fix_are_no_faults():
     for error in (
         OSError(errno.ENOSPC, "No space left on device"),
         remote_files.RemoteError("gs://bucket cannot be reached"),
-        DamagedDataError("a store is damaged"),
+        DamagedDataError("folder", "a store that is damaged"),
         NonfiniteError("a loss of nan"),
     ):
         with pytest.raises(type(error)), command_line.mark_faults():

@@ -18,7 +18,7 @@ import numpy as np
 
 from tf_sparse_attention.backends import has_tensorflow
 from tf_sparse_attention.checks import did_you_mean
-from tf_sparse_attention.data.array_store import damage_error
+from tf_sparse_attention.data.array_store import DamagedDataError
 from tf_sparse_attention.data.local_paths import data_folder
 from tf_sparse_attention.data.sources.file_splits import SPLITS, content_digest, fingerprint_files
 from tf_sparse_attention.data.sources.readers import split_error
@@ -216,7 +216,7 @@ def _convert_damage_errors(folder, *errors):
     except (json_format.ParseError, *errors) as error:
         # Remove the name of the op, which TensorFlow adds.
         reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", str(error).strip().split("\n")[0]).rstrip(".")
-        raise damage_error(folder, f"{folder}, with {reason}") from error
+        raise DamagedDataError(folder, f"{folder}, with {reason}") from error
 
 
 @contextlib.contextmanager
