@@ -151,14 +151,10 @@ def read_windows(tokens: np.ndarray, starts: Sequence[int] | np.ndarray, length:
     With `wrap`, windows continue at position 0 after the end of the stream, up to their start. The rest of a window,
     or all of a window that starts beyond the end, is padded with 0 on the right.
     """
-    windows = np.zeros((len(starts), length), np.int32)
-    for window, start in zip(windows, starts, strict=True):
-        part = tokens[start : start + length]
-        window[: len(part)] = part
-        if wrap and len(part) < length:
-            wrapped = tokens[: min(length - len(part), start)]
-            window[len(part) : len(part) + len(wrapped)] = wrapped
-    return windows
+    starts = np.asarray(starts)[:, None]
+    positions = starts + np.arange(length)
+    exists = positions < (starts + len(tokens) if wrap else len(tokens))
+    return np.where(exists, tokens[positions % len(tokens)], 0).astype(np.int32)
 
 
 def pack_windows(
