@@ -144,7 +144,7 @@ def test_inputs_of_an_image_model_that_do_not_fit_are_errors(images_served):
 def test_arguments_for_an_image_model_that_do_not_fit_are_errors(image_model, tmp_path):
     for given, codec, message in [
         (image_model, "raster", "`codec` must be a .*ImageCodec`"),
-        (image_model, ImageCodec(4, 4, 2), "`codec` must have images .* at most 8 bytes.* 32 bytes"),
+        (image_model, ImageCodec(4, 4, 2), "`codec.length` must be at most the 8 positions.*=32"),
         (
             make_model(vocabulary_size=200),
             IMAGE_CODEC,

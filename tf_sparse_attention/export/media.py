@@ -55,12 +55,7 @@ def export_images(
     """
     check_language_model(model)
     check_codec("codec", codec, ImageCodec, model.backbone.vocabulary_size)
-    num_positions = model.backbone.max_length
-    if num_positions is not None and num_positions < codec.length:
-        raise ValueError(
-            f"`codec` must have images of at most {num_positions} bytes, the number of positions of the model. "
-            f"Received: images of {codec.length} bytes."
-        )
+    check_length("codec.length", codec.length, model.backbone.max_length)
     order = "in raster order" if codec.block_shape is None else f"in blocks of {codec.block_shape} pixels"
     description = (
         f"The model has {model.backbone.num_layers} blocks. Images have {codec.height} rows, {codec.width} columns and "
