@@ -5,6 +5,7 @@ import numpy as np
 from tf_sparse_attention.checks import check_count, check_optional_count, check_seed, check_switch
 from tf_sparse_attention.data.batches.batches import Batches, consecutive_rows
 from tf_sparse_attention.data.batches.random_order import shuffled_index
+from tf_sparse_attention.data.batches.windows import pack_windows
 from tf_sparse_attention.data.codecs import ImageCodec
 
 
@@ -95,7 +96,7 @@ def pack_images(ids: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.
         `(inputs, targets, weights)`: inputs {"token_ids"}, the ids shifted right by one after id 0; targets, the ids;
         weights, float32 (B, T), 0 in empty rows.
     """
-    return {"token_ids": np.pad(ids[:, :-1], [(0, 0), (1, 0)])}, ids, (ids != 0).astype("float32")
+    return pack_windows(ids, use_packing=False, padded=False)
 
 
 def _check_images(images, codec):

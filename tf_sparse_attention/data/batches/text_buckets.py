@@ -8,6 +8,7 @@ import numpy as np
 from tf_sparse_attention.checks import check_switch
 from tf_sparse_attention.data.batches.batches import Rows
 from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
+from tf_sparse_attention.data.batches.windows import pack_windows
 from tf_sparse_attention.data.token_store import TokenStore
 
 
@@ -170,14 +171,9 @@ def pack_pairs(sources: np.ndarray, targets: np.ndarray) -> tuple[dict[str, np.n
         "decoder_padding_mask"}, where decoder inputs are the targets shifted right by one after id 0; weights,
         float32 (B, T), 1 on tokens and 0 on padding.
     """
-    exists = targets != 0
-    inputs = {
-        "encoder_token_ids": sources,
-        "encoder_padding_mask": sources != 0,
-        "decoder_token_ids": np.where(exists, np.pad(targets[:, :-1], [(0, 0), (1, 0)]), 0),
-        "decoder_padding_mask": exists,
-    }
-    return inputs, targets, exists.astype("float32")
+    inputs, targets, weights = pack_windows(targets, use_packing=False)
+    encoder_inputs = {"encoder_token_ids": sources, "encoder_padding_mask": sources != 0}
+    return {**encoder_inputs, **{f"decoder_{name}": x for name, x in inputs.items()}}, targets, weights
 
 
 def pack_prefixes(ids: np.ndarray, is_target: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -192,6 +188,5 @@ def pack_prefixes(ids: np.ndarray, is_target: np.ndarray) -> tuple[dict[str, np.
         targets, the ids where `is_target` and 0 elsewhere; weights, float32 (B, T), 1 where `is_target`. A loss
         is then the mean over scored tokens.
     """
-    exists = ids != 0
-    before = np.where(exists, np.pad(ids[:, :-1], [(0, 0), (1, 0)]), 0)
-    return {"token_ids": before, "padding_mask": exists}, np.where(is_target, ids, 0), is_target.astype("float32")
+    inputs, ids, _ = pack_windows(ids, use_packing=False)
+    return inputs, np.where(is_target, ids, 0), is_target.astype("float32")
