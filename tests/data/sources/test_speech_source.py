@@ -197,11 +197,14 @@ def test_invalid_arguments_are_errors(tmp_path, subtests):
         ("`path` must hold files .wav", {"path": tmp_path / "empty"}),
         ("`log_mel`", {"path": features, "num_bands": 80}),
         ("a recording in each example.* named 'audio'", {"tfds": "tiny_shakespeare", "data_dir": tmp_path}),
-        ("16-bit integers.*float32", {"tfds": "in_fractions", "data_dir": tmp_path, "sample_rate": RATE}),
+        (
+            "16 bits.*of float32 instead of 16-bit integers",
+            {"tfds": "in_fractions", "data_dir": tmp_path, "sample_rate": RATE},
+        ),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             open_speech(**options)
-    with pytest.raises(ValueError, match=r"16 bits.*a sample of \d{9} in recording 0 of train"):
+    with pytest.raises(ValueError, match=r"16 bits.*recording 0 of train.* to \d{9}, beyond 16 bits"):
         list(open_speech(tfds="loud", data_dir=tmp_path, sample_rate=RATE).utterances("train"))
     with pytest.raises(ValueError, match="`lowest` and `highest`"):
         LogMel(RATE, highest=5000)

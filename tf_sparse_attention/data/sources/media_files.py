@@ -1,7 +1,6 @@
 """Reads folders of images and recordings and WAV files, and defines the base class of their sources."""
 
 import io
-import os
 import pathlib
 import wave
 from collections.abc import Sequence
@@ -110,22 +109,14 @@ def mix_down(samples: np.ndarray) -> np.ndarray:
     return np.round(samples.mean(axis=-1)).astype(np.int16)
 
 
-def decode_mono(content: bytes, name: str | os.PathLike, sample_rate: int) -> np.ndarray:
-    """Decode a WAV file of one channel and `sample_rate` to float32 (N,) in [-1, 1), or raise a `ValueError`."""
-    recording = decode_wav(content)
-    if isinstance(recording, str):
-        raise ValueError(f"`path` must hold WAV files of 16 bits. Received: {name}, {recording}.")
-    samples, rate = recording
-    if rate != sample_rate:
-        raise ValueError(
-            f"`sample_rate` must be {rate}, the rate of {name}, which is not resampled. "
-            f"Received: sample_rate={sample_rate}."
-        )
-    if samples.ndim != 1 or not len(samples):
-        raise ValueError(
-            f"`path` must hold WAV files of one channel, with samples. Received: {name} of shape {samples.shape}."
-        )
-    return samples.astype("float32") / 32768
+def as_recording(samples: np.ndarray, sample_rate: int) -> Recording | str:
+    """Return samples of TFDS, (T,) or (T, channels), as a recording, or the reason why they are not 16-bit integers."""
+    limits = np.iinfo(np.int16)
+    if not np.issubdtype(samples.dtype, np.integer):
+        return f"of {samples.dtype} instead of 16-bit integers"
+    if samples.size and (samples.min() < limits.min or samples.max() > limits.max):
+        return f"from {samples.min()} to {samples.max()}, beyond 16 bits"
+    return Recording(samples.astype(np.int16), sample_rate)
 
 
 def encode_wav(samples: np.ndarray, sample_rate: int) -> bytes:

@@ -16,7 +16,7 @@ from tf_sparse_attention.data.codecs import NUM_SPECIAL, AudioCodec
 from tf_sparse_attention.data.local_paths import data_folder, local_path
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import content_digest, existing_path, file_fingerprint
-from tf_sparse_attention.data.sources.media_files import Recording, decode_wav, mix_down, open_media_files
+from tf_sparse_attention.data.sources.media_files import Recording, as_recording, decode_wav, mix_down, open_media_files
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
 
@@ -333,7 +333,7 @@ def open_audio(
             )
         rate = int(known_rate)
         sample_rate = rate if sample_rate is None else sample_rate
-        return AudioSource(reader, lambda example: _as_recording(example[field], rate), folder, sample_rate)
+        return AudioSource(reader, lambda example: as_recording(example[field], rate), folder, sample_rate)
     file = existing_path(local_path(path), "folder of WAV files, or a file NAME.npz")
     if file.is_dir():
         files = open_media_files(file, (".wav",), "WAV files")
@@ -341,15 +341,6 @@ def open_audio(
     arrays, rate = _open_arrays(file)
     sample_rate = rate if sample_rate is None else sample_rate
     return AudioSource(arrays, lambda example: Recording(example["audio"], rate), folder, sample_rate)
-
-
-def _as_recording(samples, sample_rate):
-    limits = np.iinfo(np.int16)
-    if not np.issubdtype(samples.dtype, np.integer):
-        return f"of {samples.dtype} instead of 16-bit integers"
-    if samples.size and (samples.min() < limits.min or samples.max() > limits.max):
-        return f"from {samples.min()} to {samples.max()}, beyond 16 bits"
-    return Recording(samples.astype(np.int16), sample_rate)
 
 
 def _open_arrays(path: pathlib.Path) -> tuple[ListReader, int]:

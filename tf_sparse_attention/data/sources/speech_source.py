@@ -13,7 +13,7 @@ from tf_sparse_attention.data.local_paths import data_folder, local_path
 from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offsets, read_arrays
 from tf_sparse_attention.data.sources.file_splits import file_fingerprint
 from tf_sparse_attention.data.sources.log_mel import LogMel
-from tf_sparse_attention.data.sources.media_files import decode_mono, open_media_files
+from tf_sparse_attention.data.sources.media_files import Recording, as_recording, decode_wav, open_media_files
 from tf_sparse_attention.data.sources.media_sources import MediaSource
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
 from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, find_text_feature, open_tfds
@@ -147,8 +147,8 @@ def _open_wav_files(path, log_mel, data_dir):
     reader = open_media_files(path, (".wav",), "WAV files", has_transcripts=True)
 
     def decode(example):
-        samples = decode_mono(example["content"], path / example["name"], log_mel.sample_rate)
-        return np.asarray(log_mel(samples)), _characters(example["text"])
+        features = _compute_features(decode_wav(example["content"]), path / example["name"], log_mel)
+        return features, _characters(example["text"])
 
     return SpeechSource(reader, decode, data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
 
@@ -158,27 +158,34 @@ def _open_tfds(name, log_mel, **options):
     reader = open_tfds(name, [find_audio, find_text_feature], **options)
     audio, text = reader.fields
     feature = reader.features[audio]
-    shape, dtype, rate = tuple(feature.shape), np.dtype(feature.np_dtype), feature.sample_rate
-    if shape != (None,) or not np.issubdtype(dtype, np.integer):
-        raise ValueError(
-            "`tfds` must be a data set with audio of one channel, as 16-bit integers. "
-            f"Received: {reader.name} with {dtype.name} of shape {shape}."
-        )
-    if rate not in (None, log_mel.sample_rate):
-        raise ValueError(
-            f"`sample_rate` must be {rate}, the rate of {reader.name}, which is not resampled. "
-            f"Received: sample_rate={log_mel.sample_rate}."
-        )
+    rate = int(feature.sample_rate or log_mel.sample_rate)
+    # Checks a recording of one sample: data sets take hours to prepare.
+    shape = [1 if size is None else size for size in feature.shape]
+    _compute_features(as_recording(np.zeros(shape, feature.np_dtype), rate), reader.name, log_mel)
 
     def decode(example):
-        samples = np.asarray(example[audio], "float32") / 32768
-        loudest = np.abs(samples).max(initial=0)
-        if loudest > 1 or not len(samples):
-            problem = f"a sample of {round(float(loudest) * 32768)}" if len(samples) else "no samples"
-            raise ValueError(f"`tfds` must have samples of 16 bits. Received: {problem} in {example['name']}.")
-        return np.asarray(log_mel(samples)), _characters(example[text].decode("utf-8", errors="replace"))
+        features = _compute_features(as_recording(example[audio], rate), example["name"], log_mel)
+        return features, _characters(example[text].decode("utf-8", errors="replace"))
 
     return SpeechSource(reader, decode, reader.data_dir, log_mel.num_bands, CHARACTER, log_mel.get_config())
+
+
+def _compute_features(recording: Recording | str, name: str | os.PathLike, log_mel: LogMel) -> np.ndarray:
+    """Return the features of a recording, float32 (T, F), or raise a `ValueError` if `log_mel` cannot compute them."""
+    if isinstance(recording, str):
+        raise ValueError(f"`path` or `tfds` must hold recordings of 16 bits. Received: {name}, {recording}.")
+    samples, rate = recording
+    if rate != log_mel.sample_rate:
+        raise ValueError(
+            f"`sample_rate` must be {rate}, the rate of {name}, which is not resampled. "
+            f"Received: sample_rate={log_mel.sample_rate}."
+        )
+    if samples.ndim != 1 or not len(samples):
+        raise ValueError(
+            "`path` or `tfds` must hold recordings of one channel, with samples. "
+            f"Received: {name} of shape {samples.shape}."
+        )
+    return np.asarray(log_mel(samples.astype("float32") / 32768))
 
 
 def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
@@ -195,8 +202,7 @@ def read_recordings(path: str, description: dict[str, Any]) -> Iterator[tuple[st
     if file.suffix.lower() == ".wav":
         if "sample_rate" not in description:
             raise ValueError(f"`prompt` must be a file with features, like the training data. Received: {path}.")
-        samples = decode_mono(file.read_bytes(), file, description["sample_rate"])
-        yield file.name, np.asarray(LogMel(**description)(samples))
+        yield file.name, _compute_features(decode_wav(file.read_bytes()), file, LogMel(**description))
         return
     arrays = read_arrays(file, RECORDING_FORMS, "prompt")
     arrays.setdefault("offsets", np.array([0, len(arrays["features"])]))
