@@ -1,6 +1,5 @@
 """Data sets of images and of audio from TFDS, folders of files, or files of arrays."""
 
-import functools
 import os
 import pathlib
 import re
@@ -18,7 +17,7 @@ from tf_sparse_attention.data.sources.array_file import ArraySpec, checked_offse
 from tf_sparse_attention.data.sources.file_splits import content_digest, existing_path, file_fingerprint
 from tf_sparse_attention.data.sources.media_files import Recording, as_recording, decode_wav, mix_down, open_media_files
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
-from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, open_tfds
+from tf_sparse_attention.data.sources.tfds_reader import find_audio, find_image, open_tfds
 
 PNG_SIGNATURE, DEPTH_BYTE = b"\x89PNG\r\n\x1a\n", 24
 PREFIX = "x_"  # prefix of names of arrays of images
@@ -196,7 +195,6 @@ def open_images(
     checks.check_one_given(tfds=tfds, path=path)
     folder = data_folder(data_dir)
     if path is None:
-        find_image = functools.partial(find_media_feature, kind="Image", item="an image")
         reader = open_tfds(tfds, [find_image], data_dir, local_dir, try_gcs)
         (field,) = reader.fields
         shape = reader.features[field].shape
@@ -323,7 +321,6 @@ def open_audio(
     checks.check_one_given(tfds=tfds, path=path)
     folder = data_folder(data_dir)
     if path is None:
-        find_audio = functools.partial(find_media_feature, kind="Audio", item="a recording")
         reader = open_tfds(tfds, [find_audio], data_dir, local_dir, try_gcs)
         (field,) = reader.fields
         known_rate = reader.features[field].sample_rate or sample_rate

@@ -1,6 +1,5 @@
 """Data sets of speech: recordings with transcripts."""
 
-import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from tf_sparse_attention.data.sources.log_mel import LogMel
 from tf_sparse_attention.data.sources.media_files import Recording, as_recording, decode_wav, open_media_files
 from tf_sparse_attention.data.sources.media_sources import MediaSource
 from tf_sparse_attention.data.sources.readers import ListReader, Reader
-from tf_sparse_attention.data.sources.tfds_reader import find_media_feature, find_text_feature, open_tfds
+from tf_sparse_attention.data.sources.tfds_reader import find_audio, find_text_feature, open_tfds
 
 PHONE, CHARACTER = "phone", "character"
 FORMS = {
@@ -154,7 +153,6 @@ def _open_wav_files(path, log_mel, data_dir):
 
 
 def _open_tfds(name, log_mel, **options):
-    find_audio = functools.partial(find_media_feature, kind="Audio", item="a recording")
     reader = open_tfds(name, [find_audio, find_text_feature], **options)
     audio, text = reader.fields
     feature = reader.features[audio]

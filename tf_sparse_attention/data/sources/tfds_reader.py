@@ -346,7 +346,7 @@ def find_text_feature(features: Any, text_feature: str | None = None) -> str:
     return text_feature
 
 
-def find_media_feature(features: Any, kind: str, item: str) -> str:
+def _find_media_feature(features, kind, item):
     """Return the name of the only feature of a kind ("Image", "Audio"); of several, return "image" or "audio"."""
     flat = _flat(features)
     names = [name for name, feature in flat.items() if isinstance(feature, getattr(import_tfds().features, kind))]
@@ -356,6 +356,10 @@ def find_media_feature(features: Any, kind: str, item: str) -> str:
             f"{kind.lower()!r}. Received: features {', '.join(flat) or features}."
         )
     return names[0] if len(names) == 1 else kind.lower()
+
+
+find_image = functools.partial(_find_media_feature, kind="Image", item="an image")
+find_audio = functools.partial(_find_media_feature, kind="Audio", item="a recording")
 
 
 def _flat(features):
