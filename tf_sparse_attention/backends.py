@@ -1,10 +1,11 @@
-"""Checks that the Keras backend is installed, and queries about TensorFlow replicas.
+"""Checks that backends and optional packages are installed, and queries about TensorFlow replicas.
 
 Backends and Keras are imported only inside functions.
 """
 
 import importlib.util
 import os
+from typing import Any
 
 BACKENDS = ("tensorflow", "jax")  # also the names of extras; on TPUs `tpu` and `jax-tpu`
 
@@ -58,6 +59,23 @@ def require_tensorflow(feature: str) -> None:
         raise ImportError(
             f"{feature} needs TensorFlow: pip install 'tf-sparse-attention[tensorflow]'.", name="tensorflow"
         )
+
+
+def import_optional(name: str, extra: str, feature: str) -> Any:
+    """Import and return a module, or raise an `ImportError` that names the extra to install.
+
+    Args:
+        name: name of the module.
+        extra: extra of this library that installs the module.
+        feature: the feature that needs the module, for example "Writing ONNX files".
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{feature} needs {name.replace('_', '-')}. Install it with `pip install 'tf-sparse-attention[{extra}]'`. "
+            f"The import failed with: {error}"
+        ) from error
 
 
 def replica_count() -> int:

@@ -57,4 +57,4 @@ def test_documents_batches_and_files_are_those_that_tensorflow_reads(found, fold
 def test_what_needs_tensorflow_is_an_error_that_names_it(found):
     assert found["read"]["images"].startswith("Decoding PNG and JPEG files needs TensorFlow: pip install")
     assert found["export"].startswith("`tf_sparse_attention.export` needs TensorFlow: pip install")
-    assert "need tensorflow-text" in found["wordpiece"]
+    assert "needs tensorflow-text" in found["wordpiece"]

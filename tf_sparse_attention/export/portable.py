@@ -1,7 +1,6 @@
 """LiteRT files (.tflite) and ONNX files with token ids or features as inputs, for devices without TensorFlow."""
 
 import contextlib
-import importlib
 import logging
 import os
 import pathlib
@@ -14,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_sparse_attention.atomic_files import atomic_file
+from tf_sparse_attention.backends import import_optional
 from tf_sparse_attention.export.input_checks import check_output_folder
 from tf_sparse_attention.export.portable_functions import (
     KINDS,
@@ -133,14 +133,8 @@ def export_onnx(
         >>> session = onnxruntime.InferenceSession("model/score.onnx")
         >>> nats = session.run(["nats"], {"token_ids": token_ids})[0]
     """
-    try:
-        for name in ("onnx", "onnxruntime", "tf2onnx"):
-            importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            "ONNX files need tf2onnx and onnxruntime. Install them with `pip install 'tf-sparse-attention[onnx]'`. "
-            f"The import failed with: {error}"
-        ) from error
+    for name in ("onnx", "onnxruntime", "tf2onnx"):
+        import_optional(name, "onnx", "Writing ONNX files")
     folder = check_output_folder(path, {f"{name}.onnx" for kind in KINDS.values() for name in kind.signatures})
     functions = portable_functions(model, signatures, Sizes(batch_size, sequence_length, max_length, source_length))
     with _unsupported_errors(model, "ONNX"):

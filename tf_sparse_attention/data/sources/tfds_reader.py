@@ -11,12 +11,11 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tf_sparse_attention.backends import has_tensorflow
+from tf_sparse_attention.backends import has_tensorflow, import_optional
 from tf_sparse_attention.checks import did_you_mean
 from tf_sparse_attention.data.array_store import DamagedDataError
 from tf_sparse_attention.data.local_paths import data_folder
@@ -30,16 +29,9 @@ NETWORK = ("requests", "urllib3", "httpx", "httpcore", "huggingface_hub")  # lib
 WITHOUT_TENSORFLOW = "array_record"  # the TFDS format that is written and read without TensorFlow
 
 
-def import_tfds() -> ModuleType:
-    """Import and return `tensorflow_datasets`, or raise an `ImportError` that names the extra to install."""
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise ImportError(
-            "Reading TFDS data sets needs tensorflow-datasets. Install it with "
-            f"`pip install 'tf-sparse-attention[train]'`. The import failed with: {error}"
-        ) from error
-    return tensorflow_datasets
+def import_tfds() -> Any:
+    """Import and return `tensorflow_datasets`."""
+    return import_optional("tensorflow_datasets", "train", "Reading TFDS data sets")
 
 
 def make_builder(name: str | None, data_dir: str | os.PathLike | None = None, try_gcs: bool = False) -> Any:

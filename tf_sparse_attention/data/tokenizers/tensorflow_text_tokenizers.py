@@ -5,24 +5,17 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 from tf_sparse_attention import checks
+from tf_sparse_attention.backends import import_optional
 from tf_sparse_attention.data.tokenizers.tokenizer import Tokenizer, as_text, read_lines
 from tf_sparse_attention.types import Config
 
 
-def import_tensorflow_text() -> ModuleType:
-    """Import and return `tensorflow_text`, or raise an `ImportError` that names the extra to install."""
-    try:
-        import tensorflow_text
-    except ImportError as error:
-        raise ImportError(
-            "SentencePiece and WordPiece need tensorflow-text, which is not available on Windows. Install it with "
-            f"`pip install 'tf-sparse-attention[text]'`. The import failed with: {error}"
-        ) from error
-    return tensorflow_text
+def import_tensorflow_text() -> Any:
+    """Import and return `tensorflow_text`."""
+    return import_optional("tensorflow_text", "text", "A tokenizer of SentencePiece or WordPiece (not on Windows)")
 
 
 class TextTokenizer(Tokenizer):
@@ -30,7 +23,7 @@ class TextTokenizer(Tokenizer):
 
     is_lossless = False
     needs_tensorflow_text = True
-    _make: Callable[[ModuleType], Any]  # returns the tokenizer of tensorflow-text; defined by subclasses
+    _make: Callable[[Any], Any]  # returns the tokenizer of tensorflow-text; defined by subclasses
 
     @functools.cached_property
     def inner(self) -> Any:
