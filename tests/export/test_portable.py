@@ -31,7 +31,7 @@ from tests.export.portable_cases import (
     run_page,
     score_error,
 )
-from tf_sparse_attention.export import export_litert, export_onnx, input_checks, portable, portable_functions
+from tf_sparse_attention.export import export_litert, export_onnx, input_checks, portable
 from tf_sparse_attention.models import Backbone, LanguageModel
 
 MIXED = "local and routing, three blocks"
@@ -139,7 +139,7 @@ def test_models_and_arguments_that_do_not_fit_are_errors_that_name_the_reason(sm
         with subtests.test(message), pytest.raises(ValueError, match=message):
             export_litert(model, path, **settings)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"less than 100 bytes.* weights of"):
-        patch.setattr(portable_functions, "MAX_FILE_BYTES", 100)
+        patch.setattr(portable, "MAX_FILE_BYTES", 100)
         export_litert(small, good)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"LiteRT and ONNX .*backend='jax'"):
         jax = types.SimpleNamespace(backend=types.SimpleNamespace(backend=lambda: "jax"))
