@@ -24,6 +24,7 @@ from tf_sparse_attention.layers.attention.swapped_attention import (
     using_caches,
 )
 from tf_sparse_attention.layers.parts.projections import get_attribute, input_size
+from tf_sparse_attention.ops.autograph import without_autograph
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Size, Tensor
 
@@ -362,6 +363,7 @@ class SwappedGeneration:
     with a cache, is called several times per pass, or has a prompt of another length than the KerasHub cache.
     """
 
+    @without_autograph  # KerasHub converts this method, although its code also runs on JAX
     def generate_step(self, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         lengths = ops.sum(ops.cast(inputs["padding_mask"], "int32"), axis=-1)
         # The first step recomputes the last token that all prompts have.
