@@ -1,14 +1,13 @@
 """Files and folders that are replaced as a whole or not at all."""
 
 import errno
-import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from tf_sparse_attention.atomic_files import STALE_AFTER, atomic_file, atomic_folder, remove_stale, write_json
+from tf_sparse_attention.atomic_files import STALE_AFTER, atomic_file, atomic_folder, remove_stale
 
 
 def test_a_folder_takes_the_place_of_the_earlier_one(tmp_path):
@@ -97,8 +96,3 @@ def test_a_file_takes_its_place_when_the_block_ends(tmp_path):
         raise RuntimeError
     assert os.listdir(tmp_path) == ["model.keras"]
     assert (tmp_path / "model.keras").read_text() == "new"
-
-
-def test_json_is_written_as_plain_data(tmp_path):
-    write_json(tmp_path / "a.json", {"b": [1, None]})
-    assert json.loads((tmp_path / "a.json").read_text()) == {"b": [1, None]}

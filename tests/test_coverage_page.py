@@ -9,8 +9,6 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.pages import DOCS
-from tf_sparse_attention.trainers.configs import speech
-from tf_sparse_attention.trainers.configs.base import overridable_settings
 from tf_sparse_attention.trainers.shared import command_line
 
 pytestmark = pytest.mark.pages
@@ -69,11 +67,3 @@ def test_the_flags_of_a_row_name_a_configuration_with_its_settings_and_preset(ro
     for preset in names(row.preset):
         assert config.model.preset == preset
         assert config.data.sequence_length == PRESETS[preset]["sequence_length"]
-
-
-def test_settings_of_an_evaluation_can_be_set_there():
-    settings = overridable_settings()
-    found = re.findall(r"`tsa-evaluate` with `--config\.(\w+)\.(\w+)=(\w+)`", TEXT)
-    assert found and all(name in settings[section] for section, name, _ in found)
-    variants = {value for _, name, value in found if name == "evaluation_attention"}
-    assert variants <= {*speech.KINDS}

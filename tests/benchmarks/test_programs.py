@@ -1,18 +1,8 @@
-"""Benchmarks of decoding and tokenizers at sizes that take seconds, and programs that look at a run."""
+"""Benchmarks of decoding and tokenizers at sizes that take seconds."""
 
 import pytest
 
 from benchmarks import decoders, decoding, streaming, tokenizers
-from benchmarks.quality import ablation, ahead, lines
-
-
-def test_a_folder_without_a_run_is_an_error_of_the_command_line(tmp_path, monkeypatch, capsys):
-    for program in (ablation, ahead, lines):
-        for folder, message in ((tmp_path / "none", "must be an existing folder"), (tmp_path, "must hold config.json")):
-            monkeypatch.setattr("sys.argv", ["program", f"--workdir={folder}"])
-            with pytest.raises(SystemExit, match="2"):
-                program.main()
-            assert f"error: argument --workdir: `workdir` {message}" in capsys.readouterr().err
 
 
 @pytest.mark.full
@@ -55,15 +45,7 @@ def test_memory_and_speed_of_unbounded_decoding_are_flat(monkeypatch):
 
 
 @pytest.mark.full
-def test_the_table_of_tokenizers_has_every_place(tmp_path, capsys):
+def test_the_table_of_tokenizers_has_a_row_per_tokenizer(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("Some words.\n\nSome other words, and more of them.\n\n" * 20, encoding="utf-8")
     tokenizers.main(["--path", str(tmp_path), "--size", "80", "--repeats", "1"])
-    rows = capsys.readouterr().out.splitlines()
-    assert [line.split("MB/s")[0].rsplit(None, 1)[0] for line in rows[1:]] == [
-        "subwords, Python",
-        "subwords, tf.data, documents",
-        "WordPiece, tf.data, documents",
-        "subwords, tf.data, batches of 256 paragraphs",
-        "WordPiece, tf.data, batches of 256 paragraphs",
-    ]
-    assert rows[-1].endswith("1.00 of WordPiece")
+    assert capsys.readouterr().out.count("MB/s") == 5
