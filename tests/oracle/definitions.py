@@ -208,22 +208,27 @@ def bisected(keys, indices, size):
 
 
 def retrieved_clusters(query, key, pattern, exists):
-    """Return a query's own run and the clusters and runs of the largest product with their mean key, bool (T, S)."""
-    size, segment, seen = pattern.cluster_size, pattern.segment, np.zeros((len(query), len(key)), bool)
+    """Return the keys that each query reads, bool (T, S), and the complete clusters and nodes that it does not read.
+
+    A query reads its own run, and the clusters and runs of the largest product with their mean key.
+    """
+    size, segment, seen, unread = pattern.cluster_size, pattern.segment, np.zeros((len(query), len(key)), bool), []
     known, clusters = np.where(exists[:, None], key, 0), []
     for start in range(0, len(key) // segment * segment, segment):
         clusters += bisected(known, np.arange(start, start + segment), size)
     for i in range(len(query)):
         first, own = i // segment * segment, i // size * size
-        complete = clusters[: first // size]
+        complete, left = clusters[: first // size], []
         if pattern.num_nodes is not None:
             nodes = [np.concatenate(complete[start : start + 8]) for start in range(0, len(complete), 8)]
             searched = best_groups(query[i], key, nodes, exists, pattern.num_nodes)
+            left = [node for node in nodes if not any(node is other for other in searched)]
             complete = [cluster for cluster in complete if any(np.isin(cluster, node).all() for node in searched)]
         groups = complete + [list(range(start, start + size)) for start in range(first, own, size)]
         best = best_groups(query[i], key, groups, exists, pattern.num_clusters)
         seen[i, [j for group in best for j in group] + list(range(own, i + 1))] = True
-    return seen
+        unread.append(left + [cluster for cluster in complete if not any(cluster is group for group in best)])
+    return seen, unread
 
 
 def best_groups(query, key, groups, exists, count):

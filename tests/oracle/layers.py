@@ -435,7 +435,7 @@ def _groups_of_leaf(head, leaf, number, index):
         return _selected_blocks(head, leaf)
     if isinstance(leaf, RetrievedClusters):
         query, key = (attention.rotate(x, np.arange(len(x))) for x in (head.query, head.key))
-        return definitions.retrieved_clusters(query, key, leaf, head.key_exists)
+        return definitions.retrieved_clusters(query, key, leaf, head.key_exists)[0]
     if not leaf.content_based:
         return None
     sides = [(_normalize(x), exists) for x, exists in _sides(head)]

@@ -5,7 +5,17 @@ import pytest
 
 from tf_sparse_attention import patterns
 from tf_sparse_attention.layers import SparseAttention
-from tf_sparse_attention.patterns import First, Hashed, Heads, ImageBlocks, Nearest, SelectedBlocks, Union, Window
+from tf_sparse_attention.patterns import (
+    First,
+    Hashed,
+    Heads,
+    ImageBlocks,
+    Nearest,
+    RetrievedClusters,
+    SelectedBlocks,
+    Union,
+    Window,
+)
 from tf_sparse_attention.patterns.best_of_cluster import BestOfCluster
 
 
@@ -40,7 +50,11 @@ WRONG = [
     (BestOfCluster, {**CLUSTERS, "members": "last"}),
     (BestOfCluster, {"cluster_size": 4, "members": "hash", "num_clusters": 6}),
     *((make_union, {"parts": parts}) for parts in ([BestOfCluster(4, 4), Window(2)], [Window(2), BestOfCluster(4, 4)])),
-    (Union, {"parts": [patterns.RetrievedClusters(), SelectedBlocks()]}),
+    (Union, {"parts": [RetrievedClusters(), SelectedBlocks()]}),
+    *((RetrievedClusters, {**more, "segment": size}) for more, size in (({"cluster_size": 8}, 24), ({}, 8))),
+    (RetrievedClusters, {"num_nodes": 7, "segment": 32}),
+    (RetrievedClusters, {"num_clusters": 0}),
+    *((RetrievedClusters, {"num_nodes": count}) for count in (0, 6)),
     (make_sinks, {"pattern": BestOfCluster(4, 4), "use_sink": True}),
     (Hashed, {"bucket_size": 4, "num_buckets": 3}),
     (Hashed, {"num_buckets": 4, "bucket_size": 4, "round": -1}),

@@ -1,11 +1,15 @@
+"""Retrieved clusters against loops over all queries, and against dense attention where nothing is left out."""
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
 
+from tests.contracts import normal
 from tests.draws import first
-from tests.oracle.definitions import bisected
+from tests.oracle import definitions
+from tests.oracle.attention import rotate
 from tf_sparse_attention import layers
 from tf_sparse_attention.ops.balanced_clusters import bisect_keys
 from tf_sparse_attention.patterns import First, RetrievedClusters, Window
@@ -18,47 +22,17 @@ def make_layer(pattern, **own):
     return layers.SparseAttention(HEADS, 4, pattern=pattern, position="rotary", seed=1, **own)
 
 
-def normal(*sizes, seed=0):
-    return np.random.default_rng(seed).normal(size=sizes).astype("float32")
-
-
-def best_of(groups, query, key, counted, count):
-    """Return the indices of the `count` groups with the highest score of the query and the mean key."""
-    scores = [query @ key[[j for j in members if counted[j]]].mean(axis=0) for members in groups]
-    return sorted(range(len(groups)), key=lambda number: -scores[number])[:count]
-
-
 def slow_attention(pattern, window, sinks, query, key, value, counted):
     """Compute one head in loops, from the definition; `counted` is False for padding."""
-    size, segment, length = pattern.cluster_size, pattern.segment, len(query)
-    masked = np.where(counted[:, None], key, 0)
-    clusters = [
-        cluster
-        for start in range(0, length // segment * segment, segment)
-        for cluster in bisected(masked, np.arange(start, start + segment), size)
-    ]
-    result = np.zeros((length, value.shape[1]))
-    for i in range(length):
-        complete = clusters[: i // segment * segment // size]
-        runs = [list(range(s, s + size)) for s in range(i // segment * segment, i // size * size, size)]
-        nodes = [np.concatenate(complete[start : start + 8]) for start in range(0, len(complete), 8)]
-        searched = set(range(len(nodes)))
-        if pattern.num_nodes is not None:
-            nodes = [members for members in nodes if counted[members].any()]
-            searched = set(best_of(nodes, query[i], key, counted, pattern.num_nodes))
-        in_nodes = {j for number in searched for j in nodes[number]}
-        groups = [(members, True) for members in complete if set(members) <= in_nodes]
-        groups += [(members, False) for members in runs]
-        groups = [(members, old) for members, old in groups if counted[members].any()]
-        best = best_of([members for members, _ in groups], query[i], key, counted, pattern.num_clusters)
-        read = {j for number in best for j in groups[number][0]} | set(range(i // size * size, i + 1))
+    query, key = (rotate(x, np.arange(len(x))) for x in (query / 2, key))
+    seen, unread = definitions.retrieved_clusters(query, key, pattern, counted)
+    result = np.zeros((len(query), value.shape[1]))
+    for i in range(len(query)):
         near = set(range(max(i - window + 1, 0), i + 1)) | set(range(min(sinks, i + 1)))
-        seen = [j for j in read | near if counted[j]]
-        weights, values = [np.exp(query[i] @ key[j]) for j in seen], [value[j] for j in seen]
-        estimated = [members for number, (members, old) in enumerate(groups) if old and number not in best]
-        estimated += [members for number, members in enumerate(nodes) if number not in searched]
-        for members in estimated if pattern.use_estimate else ():
-            members = [j for j in members if counted[j]]
+        read = [j for j in near | {*np.flatnonzero(seen[i])} if counted[j]]
+        weights, values = [np.exp(query[i] @ key[j]) for j in read], [value[j] for j in read]
+        for group in unread[i] if pattern.use_estimate else ():
+            members = [j for j in group if counted[j]]
             left = len([j for j in members if j not in near])
             if left:
                 weights.append(left * np.exp(query[i] @ key[members].mean(axis=0)))
@@ -73,13 +47,6 @@ def slow_layer(layer, x, window, sinks, counted):
     pattern = layer.pattern.parts[-1] if hasattr(layer.pattern, "parts") else layer.pattern
     kernels = [ops.convert_to_numpy(each.kernel) for each in (layer.query_dense, layer.key_dense, layer.value_dense)]
     query, key, value = (np.einsum("btd,dnh->bnth", x, kernel) for kernel in kernels)
-    angles = np.arange(x.shape[1])[:, None] / 10000.0 ** (np.arange(0, 4, 2) / 4)
-    cos, sin = (np.concatenate([f(angles)] * 2, axis=-1) for f in (np.cos, np.sin))
-
-    def rotate(rows):
-        return rows * cos + np.concatenate([-rows[..., 2:], rows[..., :2]], axis=-1) * sin
-
-    query, key = rotate(query / 2), rotate(key)
     group = HEADS // key.shape[1]
     heads = [
         [slow_attention(pattern, window, sinks, q[n], k[n // group], v[n // group], seen) for n in range(HEADS)]
@@ -111,21 +78,24 @@ def test_a_query_reads_the_best_clusters_and_runs(pattern, window, sinks, length
 
 
 def test_all_clusters_are_dense_attention():
-    layer, x = make_layer(Window(3) | RetrievedClusters(100, 2, 8)), normal(2, 45, SIZE)
-    dense = layers.DenseAttention(HEADS, 4, position="rotary")
-    dense.build(x.shape)
-    dense.set_weights((layer(x, use_causal_mask=True), layer.get_weights())[1])
-    np.testing.assert_allclose(layer(x, use_causal_mask=True), dense(x, use_causal_mask=True), atol=1e-5)
+    found, expected = sparse_and_dense(Window(3) | RetrievedClusters(100, 2, 8), normal(2, 45, SIZE), "rotary")
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def sparse_and_dense(pattern, x, position):
+    """Return the results of a pattern and of dense attention with the same weights."""
+    made = [layers.SparseAttention(HEADS, 4, pattern=pattern, position=position, seed=1)]
+    made.append(layers.DenseAttention(HEADS, 4, position=position))
+    for layer in made:
+        layer.build(x.shape)
+    made[1].set_weights(made[0].get_weights())
+    return [ops.convert_to_numpy(layer(x, use_causal_mask=True)) for layer in made]
 
 
 def test_clusters_of_equal_keys_are_estimated_exactly():
     # Keys repeat 4 times in a segment, so each cluster has equal keys and values.
     x = np.repeat(normal(1, 8, SIZE), 4, axis=1)
-    layer = layers.SparseAttention(HEADS, 4, pattern=RetrievedClusters(1, 4, 16), position=None)
-    dense = layers.DenseAttention(HEADS, 4, position=None)
-    dense.build(x.shape)
-    dense.set_weights((layer(x, use_causal_mask=True), layer.get_weights())[1])
-    y, expected = layer(x, use_causal_mask=True), dense(x, use_causal_mask=True)
+    y, expected = sparse_and_dense(RetrievedClusters(1, 4, 16), x, None)
     ends = slice(16, 20)  # the first segment is complete, the second has no complete run
     np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
 
@@ -149,22 +119,6 @@ def test_bisection_halves_along_the_first_direction():
     assert np.array_equal(np.sort(own, axis=-1), np.tile(np.arange(64), (3, 1)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"segment": 24, "cluster_size": 8}, "segment"),
-        ({"segment": 8}, "segment"),
-        ({"num_clusters": 0}, "num_clusters"),
-        ({"num_nodes": 0}, "num_nodes"),
-        ({"num_nodes": 6}, "num_nodes"),
-        ({"segment": 32, "num_nodes": 7}, "segment"),
-    ],
-)
-def test_invalid_arguments_are_named(arguments, name):
-    with pytest.raises(ValueError, match=f"`{name}`"):
-        RetrievedClusters(**arguments)
-
-
 def test_documents_and_masks_of_pairs_are_refused():
     x = normal(1, 12, SIZE)
     layer = make_layer(RetrievedClusters(1, 2, 4))
@@ -183,9 +137,9 @@ def test_gradients_are_those_of_constant_clusters():
     assert_causal(keras.Model(inputs, layer(inputs, use_causal_mask=True)))
 
 
-@pytest.mark.parametrize(("pattern", "window", "sinks"), PATTERNS)
+@pytest.mark.parametrize("pattern", [pattern for pattern, *_ in PATTERNS])
 @pytest.mark.parametrize("steps", first([[5, 1, 20, 1, 18], [1] * 45, [45], [16, 1, 1, 27]], 1))
-def test_decoding_in_steps_is_the_full_pass(pattern, window, sinks, steps):
+def test_decoding_in_steps_is_the_full_pass(pattern, steps):
     check_steps(pattern, steps)
 
 

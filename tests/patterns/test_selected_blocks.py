@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.contracts import normal, to_numpy
 from tests.draws import first
-from tests.patterns.small_cases import attend_pattern, selecting
+from tests.patterns.small_cases import attend_pattern, column, selecting
 from tf_sparse_attention.layers import BlockSelectedAttention
 from tf_sparse_attention.ops.block_selection import select_blocks
 from tf_sparse_attention.ops.masks import TokenMasks
@@ -16,15 +16,10 @@ from tf_sparse_attention.patterns import First, RetrievedClusters, SelectedBlock
 from tf_sparse_attention.patterns.selected_blocks import BlockSelection, GivenBlocks
 
 
-def column(values):
-    """Return numbers as vectors of one channel, (1, 1, T, 1)."""
-    return np.asarray(values, "float32")[None, None, :, None]
-
-
 def chosen(key, block_size=2, count=1, query=None, **masks):
     query = [1] * len(key) if query is None else query
     masks = TokenMasks(**{name: np.asarray([x]) for name, x in masks.items()})
-    found = select_blocks(*(np.asarray(x) for x in (column(query), column(key))), masks, block_size, count)
+    found = select_blocks(column(query), column(key), masks, block_size, count)
     return to_numpy(found)[0, 0].T.tolist()
 
 
