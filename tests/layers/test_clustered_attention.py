@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.contracts import normal
 from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention
-from tf_sparse_attention.ops.clustered_attention import ClusterBlocks, find_top_keys
-
-
-def draw(batch=2, length=40, size=8, seed=0):
-    return np.random.default_rng(seed).standard_normal((batch, length, size)).astype("float32")
+from tf_sparse_attention.ops.clustered_attention import find_top_keys
 
 
 def dense_layer(x, num_heads=2, key_dim=4):
@@ -30,7 +27,7 @@ def clustered_of(dense, x, **options):
 
 
 def test_all_keys_as_the_best_keys_is_dense_attention():
-    x, num_clusters = draw(), 4
+    x, num_clusters = normal(2, 40, 8), 4
     dense = dense_layer(x)
     mask = np.arange(40) < [[40], [7]]
     for top_k in (40, 100):
@@ -50,7 +47,7 @@ def test_the_best_keys_are_found_among_tiny_weights():
 
 
 def test_projections_are_copied_into_layers_that_have_the_same():
-    x = draw()
+    x = normal(2, 40, 8)
     dense, unbuilt = dense_layer(x), ClusteredAttention(2, 4, num_clusters=4, seed=0)
     unbuilt.copy_projections(dense)
     np.testing.assert_array_equal(unbuilt(x), clustered_of(dense, x, num_clusters=4)(x))
@@ -59,9 +56,3 @@ def test_projections_are_copied_into_layers_that_have_the_same():
             other.copy_projections(dense)
     with pytest.raises(ValueError, match=r"`attention` must be built"):
         unbuilt.copy_projections(LocalAttention(2, 4))
-
-
-def test_few_tokens_have_few_short_blocks():
-    blocks = ClusterBlocks.from_clusters(ops.zeros((1, 1, 3), "int32"), 100)
-    assert blocks.cluster_of_block.shape == (1, 1, 3) and blocks.tokens.shape == (1, 1, 9)
-    assert ClusterBlocks.from_clusters(ops.zeros((1, 1, 320), "int32"), 9).cluster_of_block.shape == (1, 1, 20)

@@ -78,15 +78,6 @@ def test_a_cache_has_slots_for_visible_tokens_only(subtests):
             assert all(shape[2] <= 12 for shape in small if len(shape) == 4)
 
 
-def test_caches_are_in_the_compute_dtype():
-    layer = built(layers.LocalAttention(2, 4, window=6, dtype="mixed_bfloat16"))
-    cache = layer.init_cache(2, 9)
-    output, cache = layer.extend(np.ones((2, 1, SIZE), "float32"), cache, index=0)
-    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
-    dtypes = {name: keras.backend.standardize_dtype(x.dtype) for name, x in cache["part_0"].items()}
-    assert dtypes == {"key": "bfloat16", "value": "bfloat16", "position": "int32"}
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(["successors_window", "strided_merged", "fixed", "sparse_sinks", "local_2d"], 1))
 @pytest.mark.parametrize("dtype", first(["mixed_bfloat16", "float16"], 1))
@@ -243,15 +234,6 @@ def test_a_cache_ends_where_it_would_write_over_a_memory_with_gaps():
         layer.extend(memory[:, :1], cache)
     with pytest.raises(ValueError, match=r"`x` must fit into the cache.*Received: \[3, 3, 3\] new tokens"):
         layer.extend(memory[:, :3], layer.init_cache(3, 2, memory, seen))
-
-
-@pytest.mark.parametrize("pattern", first([Nearest(2, 3), Dilated(2, 2) | First(4), Window(3)], 1))
-def test_a_cache_of_the_last_tokens_decodes_without_limit(pattern):
-    layer, x = built(layers.SparseAttention(2, 4, pattern, seed=0)), normal(2, 9, SIZE)
-    whole, cache = layer(x, use_causal_mask=True), layer.init_cache(2, 5)
-    for i in range(9):
-        y, cache = layer.extend(x[:, i : i + 1], cache, index=i)
-        np.testing.assert_allclose(y[:, 0], whole[:, i], atol=TOLERANCE)
 
 
 def test_wrong_arguments_of_decoding_are_named(subtests):

@@ -50,9 +50,11 @@ def test_without_a_maximum_length_the_cache_is_that_of_a_long_one_and_does_not_g
     layer, x = layer_of(pattern), normal(2, LENGTH, SIZE)
     cache = layer.init_cache(2, None)
     assert shapes(cache) == shapes(layer.init_cache(2, 10_000))
+    whole = to_numpy(layer(x, use_causal_mask=True))
+    assert_close(decoded(layer, x, layer.init_cache(2, LENGTH - 4))[0], whole, 1e-5)  # a maximum that limits nothing
     outputs, after = decoded(layer, x, cache)
     assert shapes(after) == shapes(cache)
-    assert_close(outputs, layer(x, use_causal_mask=True), 1e-5)
+    assert_close(outputs, whole, 1e-5)
     last = 2**30 - 2
     far, _ = layer.extend(x[:, :1], {**after, "num_tokens": ops.full((2,), last, dtype="int32")}, index=last)
     assert np.isfinite(to_numpy(far)).all()

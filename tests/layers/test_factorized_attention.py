@@ -1,7 +1,6 @@
 """Strided and fixed attention: the patterns of heads and their defaults."""
 
 import numpy as np
-import pytest
 
 from tests.contracts import SIZE, normal, to_numpy
 from tests.oracle import definitions
@@ -29,23 +28,6 @@ def near_and_far(make):
     if make is strided:
         return [definitions.strided(12, 12, 4, part, causal=True) for part in ("local", "far")]
     return [definitions.fixed(12, 12, 4, 1, 0, part, causal=True) for part in ("local", "far")]
-
-
-@pytest.mark.parametrize("make", [strided, fixed])
-def test_heads_have_the_local_pattern_the_far_pattern_or_the_union(make):
-    near, far = near_and_far(make)
-    for num_heads, num_near in ((2, 1), (3, 2), (4, 2), (7, 4)):  # of an odd number, one more is local
-        expected = [near] * num_near + [far] * (num_heads - num_near)
-        np.testing.assert_array_equal(pattern(make(num_heads)), expected)
-    for num_heads in (1, 3):
-        np.testing.assert_array_equal(pattern(make(num_heads, heads="merged")), [near | far] * num_heads)
-    for index in range(4):
-        heads = pattern(make(1, heads="interleaved", layer_index=index))
-        np.testing.assert_array_equal(heads, [(near, far)[index % 2]])
-    # Two layers, with residual connections, connect any two positions.
-    unit = np.eye(12, dtype=bool)
-    assert not near.all() and not far.all()
-    np.testing.assert_array_equal((far | unit) @ (near | unit), np.tri(12, dtype=bool))
 
 
 def test_the_default_table_of_distances_reaches_as_far_as_stride_or_block():

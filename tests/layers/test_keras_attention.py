@@ -16,7 +16,6 @@ from tests.contracts import normal, to_numpy
 from tests.draws import first
 from tests.pages import DOCS
 from tf_sparse_attention.layers import DenseAttention, LocalAttention
-from tf_sparse_attention.ops.masks import TokenMasks
 
 SIZES = {
     "MultiHeadAttention": {"num_heads": 4, "key_dim": 4},
@@ -69,7 +68,9 @@ ELSEWHERE = {
         "causal_only_fast_path",
         "causal_only_with_other_mask_falls_back",
         "causal_only_masks_when_fused_path_disabled",
+        "compute_attention_combines_causal_and_explicit_mask",
         "correctness",
+        "sliding_window",
     },
     "test_keras_checks.py": {"basics"},
     "test_contract_models.py": {
@@ -241,22 +242,3 @@ def test_masking():
     np.testing.assert_allclose(output[query_mask], expected[query_mask], atol=1e-4)
     bias = to_numpy(own.output_dense.bias)
     np.testing.assert_array_equal(output[~query_mask], np.broadcast_to(bias, output[~query_mask].shape))
-
-
-def test_sliding_window():
-    for kind, causal in (("MultiHeadAttention", False), ("GroupQueryAttention", True)):
-        x = normal(1, 6, 8)
-        theirs, own = make_pair(kind, x.shape, x.shape, sliding_window=3)
-        assert_same(theirs, own, x, x, use_causal_mask=causal, return_attention_scores=True)
-
-
-def test_compute_attention_combines_causal_and_explicit_mask():
-    layer, pairs = DenseAttention(2, 4), np.ones((1, 1, 5, 5), bool)
-    layer.build((1, 5, 8))
-    pairs[..., 3, 1] = False
-    heads, lower = layer.project(normal(1, 5, 8)), np.tril(np.ones((5, 5), bool))
-    both, merged = (
-        layer.compute_attention(heads, TokenMasks(attention_mask=mask), causal)
-        for mask, causal in ((pairs, True), (pairs & lower, False))
-    )
-    np.testing.assert_allclose(to_numpy(both[0]), to_numpy(merged[0]), atol=1e-5)

@@ -1,6 +1,4 @@
-"""LSH attention: buckets, chunks and rounds, in addition to the contracts of all layers."""
-
-import warnings
+"""Axes and planes of hashing, in addition to the contracts of all layers."""
 
 import numpy as np
 import pytest
@@ -18,17 +16,6 @@ def built(**options):
 def ready(layer):
     layer.build(X.shape)
     return with_random_weights(layer)
-
-
-def test_chunks_under_a_causal_mask_warn_once_that_they_are_not_causal():
-    layer, band = built(selection="chunks"), built()
-    assert band.pattern.causal_selection is True and layer.pattern.causal_selection is False
-    with pytest.warns(UserWarning, match=r"LSHAttention \(HashedChunk\) under a causal mask is not causal"):
-        layer(X, use_causal_mask=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        layer(X, use_causal_mask=True)
-        band(X, use_causal_mask=True)
 
 
 @pytest.mark.parametrize("kind", ["lsh", "clustered"])

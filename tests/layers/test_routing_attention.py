@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
 from tests.draws import first
 from tests.oracle.layers import dense_call
-from tf_sparse_attention.layers import RoutingAttention, SparseAttention
+from tf_sparse_attention.layers import LSHAttention, RoutingAttention, SparseAttention
 from tf_sparse_attention.patterns import Nearest
 
 X = normal(2, 13, SIZE)
@@ -233,15 +233,17 @@ def test_random_clusters_follow_the_seed():
 
 
 def test_selections_of_all_tokens_under_a_causal_mask_warn_once():
-    for selection in ("top_k", "strided", "hash"):
-        layer = routing(selection=selection, num_clusters=4)
-        with pytest.warns(UserWarning, match=r"RoutingAttention \(BestOfCluster\) under a causal mask is not causal"):
+    chunks = LSHAttention(2, 4, num_buckets=4, bucket_size=5, selection="chunks")
+    layers = [routing(selection=selection, num_clusters=4) for selection in ("strided", "hash", "top_k")]
+    for layer, pattern in [(chunks, "HashedChunk"), *((layer, "BestOfCluster") for layer in layers)]:
+        with pytest.warns(UserWarning, match=rf"Attention \({pattern}\) under a causal mask is not causal"):
             layer(X, use_causal_mask=True)
     with pytest.warns(UserWarning, match="is not causal"):
         SparseAttention(2, 4, layer.pattern)(X, use_causal_mask=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         layer(X, use_causal_mask=True)
+        chunks(X, use_causal_mask=True)
         routing(selection="top_k")(X)
         routing()(X, use_causal_mask=True)
 
