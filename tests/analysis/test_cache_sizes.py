@@ -54,15 +54,7 @@ def test_a_model_has_a_row_for_each_part_with_the_bytes_of_its_cache(max_length)
     assert [row.name for row in sizes.rows][1::3] == [f"backbone/block_{i}/attention/lsh_1" for i in range(2)]
     cache = keras.tree.flatten(model.init_cache(2, max_length))
     assert sizes.num_bytes == sum(ops.convert_to_numpy(x).nbytes for x in cache)
-
-
-def test_the_table_has_a_row_a_layer_and_their_sum():
-    text = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36))
-    lines = ["| layer | attention | slots of 36 | bytes | bytes per token |", "|---|---|---|---|---|"]
-    lines += ["| near | LocalAttention | 6 | 412 | 11.44 |", "| all | | | 412 | 11.44 |"]
-    assert text.splitlines() == lines
-    rows = str(cache_sizes(built(layers.LocalAttention(**SIZES, window=6, name="near")), 36, batch_size=3))
-    assert rows.splitlines()[-1] == "| all | | | 1,236 | 11.44 |"
+    assert f"| all | | | {sizes.num_bytes:,} |" in str(sizes)
 
 
 def test_what_has_no_cache_says_why():

@@ -141,32 +141,6 @@ def test_greedy_text_is_what_the_full_pass_finds_best(gpt2, make_layer):
     decoder_models.assert_greedy(sparse, text, (2, 9))
 
 
-def test_generation_equals_the_dense_model_where_the_window_is_long_enough(gpt2):
-    prompts = padded((4, 6))
-    sparse = replace_attention(gpt2, local(), print_fn=None)
-    texts = []
-    for model in (gpt2, sparse):
-        model.compile(sampler=keras_hub.samplers.TopKSampler(k=5, seed=3), run_eagerly=True)
-        texts.append(ops.convert_to_numpy(model.generate(prompts, stop_token_ids=None)["token_ids"]))
-    np.testing.assert_array_equal(*texts)
-
-
-@pytest.mark.full
-def test_a_task_keeps_its_tokenizer_and_generates_from_text(gpt2, tmp_path):
-    merges = ["Ġ q", "u i", "c k", "ui ck", "Ġq uick", "Ġ f", "o x", "Ġf ox"]
-    pieces = ["<|endoftext|>", *"aĠquickfox", *(merge.replace(" ", "") for merge in merges)]
-    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
-    tokenizer = keras_hub.models.GPT2Tokenizer(vocabulary=vocabulary, merges=merges)
-    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(tokenizer, sequence_length=8)
-    task = keras_hub.models.GPT2CausalLM(gpt2.backbone, preprocessor=preprocessor)
-    sparse = replace_attention(task, local(4), print_fn=None)
-    sparse.compile(sampler="greedy", run_eagerly=True)
-    assert sparse.generate("a quick fox", max_length=8).startswith("a quick fox")
-    assert sparse.preprocessor is not task.preprocessor
-    again = replace_attention(task, local(8), print_fn=None)  # also when the preprocessor has been at work
-    assert again.generate("a quick fox", max_length=8).startswith("a quick fox")
-
-
 def test_invalid_calls_of_swapped_attention_are_errors(subtests):
     layer = SwappedAttention(LocalAttention(2, 8, window=3, name="attention"))
     x, y = np.zeros((1, 4, 16), "float32"), np.zeros((1, 5, 16), "float32")

