@@ -1,8 +1,15 @@
-"""Benchmarks of decoding and tokenizers at sizes that take seconds."""
+"""Benchmarks at sizes that take seconds, and what their data are."""
 
+import itertools
+import json
+import sys
+
+import numpy as np
 import pytest
 
-from benchmarks import decoders, decoding, streaming, tokenizers
+from benchmarks import decoders, decoding, gpu, images, long_context, memory, recall, streaming, tokenizers
+from tf_sparse_attention.data import ImageCodec
+from tf_sparse_attention.patterns import First, RetrievedClusters, Window
 
 
 @pytest.mark.full
@@ -49,3 +56,84 @@ def test_the_table_of_tokenizers_has_a_row_per_tokenizer(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("Some words.\n\nSome other words, and more of them.\n\n" * 20, encoding="utf-8")
     tokenizers.main(["--path", str(tmp_path), "--size", "80", "--repeats", "1"])
     assert capsys.readouterr().out.count("MB/s") == 5
+
+
+@pytest.mark.full
+def test_programs_are_measured_on_jax_without_missing_kernels(run_python, tmp_path):
+    arguments = ["--lengths", "512", "--tokens", "512", "--repeats", "2", "--cases", "local", gpu.WINDOW]
+    path = str(tmp_path / "found.json")
+    code = f"from benchmarks import gpu; gpu.main({[*arguments, '--json', path]})"
+    said = run_python(code, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)["rows"]
+    assert [(row["case"], row["pass"]) for row in rows] == [("local", "forward"), ("local", "both")]
+    assert "| 512 | local |" in said and gpu.WINDOW not in said
+
+
+@pytest.mark.skipif(not memory.can_measure(), reason="this system does not let the peak be reset")
+def test_the_peak_is_the_largest_memory_of_a_call_even_if_it_is_freed():
+    held = np.ones(50_000_000, "float32")  # 200 MB, which do not count
+
+    def take_and_give_back():
+        np.ones(30_000_000, "float32")  # 120 MB
+        np.ones(10_000_000, "float32")
+
+    assert 115e6 < memory.peak_above_now(take_and_give_back) < 160e6
+    assert held.size
+
+
+def test_the_order_of_images_depends_on_the_seed_and_every_epoch_has_each_once():
+    codec = ImageCodec(2, 2)
+    pictures = np.random.default_rng(0).integers(256, size=(4, 2, 2, 3), dtype=np.uint8)
+
+    def drawn(seed):
+        batches = itertools.islice(images.endless(pictures, codec, 2, seed), 6)
+        return codec.decode(np.concatenate([ids for _, ids in batches]))
+
+    np.testing.assert_array_equal(drawn(0), drawn(0))
+    assert not np.array_equal(drawn(0), drawn(1))
+    for epoch in drawn(0).reshape(3, 4, 2, 2, 3):
+        found = [{(image == picture).all() for image in (one, one[:, ::-1])} for picture in pictures for one in epoch]
+        assert sum(True in each for each in found) == 4
+
+
+@pytest.mark.full
+def test_a_long_context_has_time_and_bytes_per_pattern(monkeypatch, capsys):
+    options = ["--lengths=1024", "--steps=2", "--prefill=1024", "--patterns", "dense", "clusters", "clusters, nodes"]
+    monkeypatch.setattr(sys, "argv", ["", *options])
+    long_context.main()
+    rows = [
+        line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 1,024")
+    ]
+    assert [row[1] for row in rows] == ["dense", "clusters", "clusters, nodes"]
+    assert all(float(number) > 0 for row in rows for number in row[2:])
+
+
+def test_a_token_reads_rows_of_keys_values_and_means():
+    pattern = Window(64) | First(4) | RetrievedClusters(55)
+    selected, means, slots = 2 * 9 * 56 * 8, 3 * (64 + 2 * 1024), 3 * 8192 // 64
+    assert long_context.rows_read(pattern, 8192, 9, 3) == 2 * 3 * (64 + 4) + selected + means + slots
+    assert long_context.rows_read(None, 8192, 9, 3) == 2 * 3 * 8192
+
+
+def pairs_of(task):
+    return task.token_ids[:, 0::2], task.token_ids[:, 1::2]
+
+
+def test_the_target_of_a_repeated_key_is_its_value_at_the_distance_to_the_last_one():
+    task = recall.draw(20, seed=1)
+    keys, values = pairs_of(task)
+    for row in range(20):
+        last = {}
+        for index, (key, value) in enumerate(zip(keys[row], values[row], strict=True)):
+            assert task.targets[row, 2 * index] == (value if key in last else 0)
+            assert task.distances[row, 2 * index] == (2 * (index - last[key]) if key in last else 0)
+            last[key] = index
+    assert not task.targets[:, 1::2].any() and not task.distances[:, 1::2].any()
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_routing_recalls_values_beyond_the_window_and_local_attention_does_not(seed):
+    assert recall.train("local + nearest", seed)[-1][1] >= 0.9
+    assert recall.train("local", seed)[-1][1] < 2 * recall.CHANCE

@@ -102,7 +102,7 @@ def implicit_masks():
 def training(path):
     """Train with rematerialization: the largest difference from what the TensorFlow process got without it."""
     saved = np.load(path)
-    results = train(remat=True, num_blocks=1, dropout=0.0, revive_after=0)  # backends draw different numbers
+    results = train(remat=True, dropout=0.0, revive_after=0)  # backends draw different numbers
     return max(float(np.abs(result - saved[f"training/{i}"]).max()) for i, result in enumerate(results))
 
 

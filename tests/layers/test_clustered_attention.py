@@ -1,4 +1,4 @@
-"""Clustered attention: an approximation of dense attention with the same weights."""
+"""Clustered attention: an approximation of dense attention with the same weights, and the seeds of hashing."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests.contracts import normal
-from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, RoutingAttention
+from tf_sparse_attention.layers import ClusteredAttention, LocalAttention, LSHAttention, RoutingAttention
 from tf_sparse_attention.ops.clustered_attention import find_top_keys
 
 
@@ -56,3 +56,13 @@ def test_projections_are_copied_into_layers_that_have_the_same():
             other.copy_projections(dense)
     with pytest.raises(ValueError, match=r"`attention` must be built"):
         unbuilt.copy_projections(LocalAttention(2, 4))
+
+
+@pytest.mark.parametrize(("make", "name"), [(LSHAttention, "rotations"), (ClusteredAttention, "planes")])
+def test_axes_and_planes_of_hashing_follow_the_seed_and_are_not_trained(make, name):
+    layers = [make(2, 4, seed=seed) for seed in (1, 1, 2)]
+    for layer in layers:
+        layer.build((2, 30, 8))
+    drawn, again, apart = (layer.non_trainable_weights[-1] for layer in layers)
+    np.testing.assert_array_equal(drawn, again)
+    assert drawn.name == name and not np.array_equal(drawn, apart)

@@ -34,7 +34,7 @@ def test_implicit_masks_reach_the_layers_of_a_compiled_model_on_jax(run_jax):
 
 @pytest.mark.full
 def test_fit_with_rematerialization_on_jax_equals_tensorflow_without(run_jax, tmp_path):
-    results = train(remat=False, num_blocks=1, dropout=0.0, revive_after=0, jit_compile=False)
+    results = train(remat=False, dropout=0.0, revive_after=0, jit_compile=False)
     np.savez(tmp_path / "tensorflow.npz", **{f"training/{i}": result for i, result in enumerate(results)})
     found = run_checks(run_jax, f"training={tmp_path / 'tensorflow.npz'}")
     assert found["training"] < 1e-5  # losses, weights and state

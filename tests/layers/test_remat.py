@@ -1,19 +1,10 @@
 """Rematerialization changes only the memory."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.contracts import SIZE, normal, to_numpy, with_random_weights
-from tests.layers.remat_models import assert_same_training, stateful_block, train
-
-LARGE = [pytest.param(jit_compile, 2, marks=pytest.mark.large) for jit_compile in (False, True)]
-
-
-@pytest.mark.parametrize(("jit_compile", "num_blocks"), [pytest.param(False, 1, marks=pytest.mark.full), *LARGE])
-def test_losses_weights_state_and_seeds_after_training_are_the_same(jit_compile, num_blocks):
-    results = [train(remat, num_blocks, jit_compile=jit_compile) for remat in (False, True)]
-    assert_same_training(*results, 1e-6 if not jit_compile else 1e-5)
+from tests.layers.remat_models import stateful_block
 
 
 def test_a_block_has_the_same_gradients_and_losses_and_moves_its_state_once():

@@ -3,15 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.contracts import to_numpy
-from tests.draws import draws, first
+from tests.draws import first
 from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import ClusteredAttention
 from tf_sparse_attention.models import Backbone, Encoder, SequenceClassifier, SpanAnswerer, TokenClassifier
-from tf_sparse_attention.models.encoder_tasks import best_spans
 
 V, D, T = 30, 8, 9
 LENGTHS = np.array([T, 4])
@@ -112,20 +109,6 @@ def test_spans_are_of_tokens_that_may_be_chosen():
     assert (found["start"][0], found["end"][0]) == best
     assert found["log_prob"][0] == pytest.approx(log_probs[0, best[0]] + log_probs[1, best[1]], rel=1e-5)
     assert (found["start"][1], found["end"][1], found["log_prob"][1]) == (-1, -1, -np.inf)
-
-
-@draws(15, 60)
-@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 12), st.integers(0, 2**31))
-def test_the_best_span_is_that_of_all_spans(rows, length, longest, seed):
-    rng = np.random.default_rng(seed)
-    starts, ends = rng.standard_normal((2, rows, length)).astype("float32")
-    allowed = rng.random((rows, length)) < 0.8
-    allowed[:, -1] = True
-    found = [to_numpy(x) for x in best_spans(starts, ends, longest, allowed)]
-    for row, (start, end, score) in enumerate(zip(*found, strict=True)):
-        spans = [(s, e) for s in range(length) for e in range(s, min(s + longest, length))]
-        sums = {(s, e): starts[row, s] + ends[row, e] for s, e in spans if allowed[row, s : e + 1].all()}
-        assert (start, end) == max(sums, key=sums.__getitem__) and score == sums[start, end]
 
 
 def test_what_does_not_fit_is_refused(subtests):

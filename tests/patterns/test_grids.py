@@ -12,7 +12,7 @@ from tests.patterns.small_cases import attend_pattern, column
 from tests.programs import differentiate
 from tf_sparse_attention.ops.image_positions import Image
 from tf_sparse_attention.patterns import Dilated, ImageBlocks, Window
-from tf_sparse_attention.patterns.arrangement import block_grid, window_grid
+from tf_sparse_attention.patterns.arrangement import window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything, Ring
 from tf_sparse_attention.patterns.first import FirstSlots
 from tf_sparse_attention.patterns.group_band import GroupRings
@@ -46,12 +46,6 @@ def test_the_grid_of_a_window_covers_it_at_little_cost(window, causal):
     assert grid.before * grid.block_size >= window - 1
     assert grid.after == (0 if causal else grid.before)
     assert grid.width <= (1 if causal else 2) * (window + 2 * grid.block_size)
-
-
-def test_a_sequence_shorter_than_a_block_is_one_block_and_a_causal_grid_has_no_blocks_after():
-    grid = block_grid(5, 3, 256, 1, 1, causal=False)
-    assert (grid.block_size, grid.before, grid.after) == (5, 0, 0)
-    assert block_grid(600, 600, 256, 1, 1, causal=True).after == 0
 
 
 class OneEach(CachePolicy):
