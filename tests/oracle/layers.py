@@ -20,7 +20,7 @@ from tf_sparse_attention.patterns.pattern import primitives
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 # Names of parents of weights whose own name says too little.
 PARENTS = ("query", "key", "value", "query_norm", "key_norm", "gate", "attention_output", "clusters_")
-PARENTS += ("branch_gate", "window_", "compressed_")
+PARENTS += ("branch_gate", "window_", "compressed_", "global_")
 
 
 class Dense(NamedTuple):
@@ -49,6 +49,7 @@ class Head:
     queries: Any  # of all heads, (N, T, H)
     inputs: Any  # of the queries, (T, D)
     allowed_of_heads: Any  # what `allowed` is of all heads, (N, T, S)
+    marks: Any  # how often each token counts as a global one, (S,)
 
 
 def as_array(weight):
@@ -68,7 +69,7 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
     """Return the `Dense` result of calling a built attention layer, without dropout, with weights as `read` has them.
 
     Arguments are those of the call. Masks: `query_mask` (B, T), `key_mask` (B, S), `attention_mask` (B, N, T, S),
-    `segment_ids` (B, T).
+    `segment_ids` (B, T), `global_mask` (B, S).
     """
     if isinstance(layer, layers.MixedAttention):
         return _mixed(layer, query, value, key, causal, read, **masks)
@@ -82,12 +83,13 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
         keys = _normed(layer, weights, "key", _project(weights, "key", source if key is None else key))
     for b in range(len(query)):
         exists = _masks_of(masks, b, len(query[0]), len(source[0]), value is None)
+        marks = np.zeros(len(source[0])) if masks.get("global_mask") is None else masks["global_mask"][b]
         every = np.ones((layer.num_heads, len(query[0]), len(source[0])), bool)
         every = every if masks.get("attention_mask") is None else every & masks["attention_mask"][b]
         every = every if exists[2] is None else every & (exists[2][:, None] == exists[2])
         for h in range(layer.num_heads):
             own = [x[b, min(_key_head(layer, h), x.shape[1] - 1)] for x in (keys, values)]  # some heads may have none
-            sides = *own, *exists[:2], every[h], exists[2], queries[b], query[b], every
+            sides = *own, *exists[:2], every[h], exists[2], queries[b], query[b], every, marks
             head = Head(layer, weights, h, causal, queries[b, h], *sides)
             results.append([part * head.query_exists[:, None] for part in CASES[type(layer)](head)])
     shape = (len(query), layer.num_heads)
@@ -100,7 +102,7 @@ def dense_call(layer, query, value=None, key=None, causal=False, read=as_array, 
 
 def _normed(layer, weights, name, x):
     """Return queries or keys divided by their root mean square, if the layer does that."""
-    if "query_norm/scale" not in weights:
+    if f"{name}_norm/scale" not in weights:
         return x
     epsilon = layer.head_settings.query_key_norm_epsilon
     return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + epsilon) * weights[f"{name}_norm/scale"]
@@ -168,13 +170,30 @@ def _local_pattern(head):
     return definitions.local_blocks(*lengths, layer.block_size, before, after, head.causal, layer.key_block_size)
 
 
-def _local(head):
-    first = np.arange(len(head.key)) < getattr(head.layer, "num_first_global", 0)
-    first = first & head.key_exists
-    whole = first[: len(head.query), None] | first if first.any() else np.zeros((1, 1), bool)
+def _local(head, first=None, share=None):
+    """Return a head of local attention, in which tokens, bool (S,), see all and are seen by all; shares are factors."""
+    first = np.zeros((1, 1), bool) if first is None else first[:, None] | first
+    share = _share(head) if share is None else share
     # A factor in the softmax is its logarithm in the scores, save where it is zero.
-    share = np.where(whole, 1.0, _share(head))
-    return _by_positions(head, (_local_pattern(head) | whole) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+    return _by_positions(head, (_local_pattern(head) | first) & (share > 0), np.log(np.where(share > 0, share, 1.0)))
+
+
+def _global_local(head):
+    """Return a head of local attention with global tokens, which count as often as marked."""
+    layer, always = head.layer, np.arange(len(head.key)) < head.layer.num_first_global
+    counts = np.maximum(head.marks, always) * head.key_exists
+    first = np.zeros(len(counts), bool)
+    first[np.flatnonzero(counts)[: layer.num_global]] = True
+    share = np.where(first[:, None], 1.0, np.where(first, counts, _share(head)))
+    found = _local(head, first, share)
+    if not layer.own_projections:
+        return found
+    own = {"query": head.index, "key": _key_head(layer, head.index), "value": _key_head(layer, head.index)}
+    for name, index in own.items():
+        heads = _project(head.weights, f"global_{name}", head.inputs[None])[0]
+        own[name] = _normed(layer, head.weights, name, heads[index])
+    of_global = _local(dataclasses.replace(head, **own), first, share)
+    return [np.where(first[:, None], *pair) for pair in zip(of_global, found, strict=True)]
 
 
 def _reads_successors(head):
@@ -513,7 +532,7 @@ CASES = {
     layers.BlockSelectedAttention: _block_selected,
     layers.DenseAttention: _dense,
     layers.FixedAttention: _fixed,
-    layers.GlobalLocalAttention: _local,
+    layers.GlobalLocalAttention: _global_local,
     layers.LSHAttention: _lsh,
     layers.LocalAttention: _local,
     layers.LocalAttention2D: _local_2d,
