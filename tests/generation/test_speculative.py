@@ -6,23 +6,16 @@ import pytest
 from scipy import stats
 
 from tests.draws import first
+from tests.models import text_models
 from tf_sparse_attention.generation import Sampling, Speculative
 from tf_sparse_attention.models import Backbone, LanguageModel
-from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.patterns import First, Nearest, SelectedBlocks, Window
 
 PROMPTS = [[3, 4], [], [5] * 9, [7, 8, 9]]
 
 
-def make_model(seed=0, pattern=None, vocabulary_size=12, scale=3.0, run_eagerly=False, **options):
-    pattern = pattern or Window(6) | First(2)
-    keras.utils.set_random_seed(seed)
-    part = {"layer": "SparseAttention", "pattern": pattern, "num_heads": 2, "key_dim": 8, "position": "rotary"}
-    model = LanguageModel(Backbone(vocabulary_size, 1, 16, [part], intermediate_dim=32, seed=seed, **options))
-    for weight in model.trainable_weights:
-        weight.assign(scale * weight if "kernel" in weight.path else weight)
-    model._generator = Generator(model, run_eagerly)
-    return model
+def make_model(seed=0, pattern=None, vocabulary_size=12, scale=3.0, **options):
+    return text_models.make_model(pattern or Window(6) | First(2), seed, vocabulary_size, scale, **options)
 
 
 # Drafts that agree always, often and rarely.

@@ -106,6 +106,7 @@ WRONG_ARGUMENTS = [
     (local, {"window": None, "adaptive_span": True}),
     (local, {"adaptive_span": 3, "window": 8}),
     (local, {"adaptive_span": {"length": 3}, "window": 8}),
+    (dense, {"max_distance": None, "position": "relative"}),
     (grouped, {"use_query_key_norm": False, "query_key_norm_epsilon": 1e-5}),
     (grouped, {"position": None, "rotary_max_wavelength": 100.0}),
     (grouped, {"rotary_dim": 6, "position": "rotary"}),

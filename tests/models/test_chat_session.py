@@ -2,29 +2,22 @@
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 
 from tests.draws import first
+from tests.models import text_models
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
 from tf_sparse_attention.models import Backbone, ChatSession, LanguageModel
-from tf_sparse_attention.models.generator import Generator
 from tf_sparse_attention.patterns import First, Nearest, SelectedBlocks, Window
 
 STREAMING = Window(6) | First(2)
 ROUTED = STREAMING | Nearest(3, 4)
 
 
-def make_model(pattern=ROUTED, run_eagerly=True, seed=3, vocabulary_size=258, **options):
-    keras.utils.set_random_seed(seed)
-    part = {"layer": "SparseAttention", "pattern": pattern, "num_heads": 2, "key_dim": 8, "position": "rotary"}
-    model = LanguageModel(Backbone(vocabulary_size, 1, 16, [part], intermediate_dim=32, seed=seed, **options))
-    for weight in model.trainable_weights:
-        weight.assign(3 * weight if "kernel" in weight.path else weight)  # far from uniform
-    model._generator = Generator(model, run_eagerly)
-    return model
+def make_model(pattern=ROUTED, run_eagerly=True, **options):
+    return text_models.make_model(pattern, run_eagerly=run_eagerly, **options)
 
 
 @pytest.fixture(scope="module")

@@ -7,23 +7,17 @@ import numpy as np
 import pytest
 from keras import ops
 
+from tests.models import text_models
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.generation import Sampling
-from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.generator import Generator
+from tf_sparse_attention.patterns import Window
 
-LOCAL = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 8, "window": 6, "position": "rotary"}
 PROMPTS = [[74, 107], [], [5, 200, 9, 9, 31], [40] * 11]
 
 
-def make_model(vocabulary_size=258, **settings):
-    keras.utils.set_random_seed(3)
-    backbone = Backbone(vocabulary_size, 1, 16, [LOCAL], intermediate_dim=32, seed=3, **settings)
-    model = LanguageModel(backbone)
-    for weight in model.trainable_weights:
-        # Far from the start, where all tokens are about as likely.
-        weight.assign(3 * weight if "kernel" in weight.path else weight)
-    return model
+def make_model(**settings):
+    return text_models.make_model(Window(6), **settings)
 
 
 @pytest.fixture(scope="module")

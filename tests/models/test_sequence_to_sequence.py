@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_refused(subtests):
     model, language_model = make(), LanguageModel(Backbone(V, 1, D, LOCAL))
     small, causal = Backbone(V, 1, 8, LOCAL, causal=False), language_model.backbone
     clustered = [{"layer": "ClusteredAttention", **HEADS}]
-    sources, targets = np.ones((3, S), "int32"), np.ones((3, T), "int32")
+    targets = np.ones((3, T), "int32")
     for message, run in [
         ("`encoder` must be a `Backbone` with causal", lambda: SequenceToSequence(causal, model.decoder)),
         ("`decoder` must be a `LanguageModel` whose", lambda: SequenceToSequence(model.encoder, language_model)),
@@ -194,7 +194,6 @@ def test_what_does_not_fit_is_refused(subtests):
         ("a dictionary with 'decoder_token_ids' and 'encoder_token_ids' or", lambda: model(SOURCES)),
         ("must have one of 'encoder_token_ids' and 'encoder_feat", lambda: model({"decoder_token_ids": TARGETS})),
         (r"Received: \['decoder_token_ids', 'encoder_token_ids', 'mask'\]", lambda: model(inputs_of(mask=MASK))),
-        ("both 'encoder_segment_ids' and", lambda: model(inputs_of(encoder_segment_ids=sources))),
         ("both 'encoder_segment_ids' and", lambda: model(inputs_of(decoder_segment_ids=targets))),
         ("`encoder_token_ids` must be token ids from 0 to 39", lambda: model(inputs_of(SOURCES + V))),
         ("`sources` must have at least one token each", lambda: model.generate([[]], 5)),
@@ -209,7 +208,6 @@ def test_what_does_not_fit_is_refused(subtests):
         ("None with `dropout.tokens`", lambda: Backbone(None, 1, D, LOCAL, dropout={"tokens": 0.1})),
         ("`cross_attention` must be a list of", lambda: Backbone(V, 1, D, LOCAL, cross_attention=[{"layer": "Nope"}])),
         ("each query independently of other queries", lambda: Backbone(V, 1, D, LOCAL, cross_attention=clustered)),
-        ("`max_distance` must be given", lambda: tsa.layers.DenseAttention(2, 4, position="relative")),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             run()

@@ -80,7 +80,7 @@ def test_a_row_whose_labels_have_no_place_makes_the_loss_infinite_and_no_gradien
 
     labels = np.array([[1, 2, 2, 3], [4, 4, 4, 0], [5, 0, 0, 0], [0, 0, 0, 0]])  # 5 frames for the second, of 5
 
-    @tf.function
+    @tf.function(autograph=False)
     def loss_and_gradient(log_probs, labels, weights):
         with tf.GradientTape() as tape:
             tape.watch(log_probs)
@@ -160,10 +160,9 @@ def test_what_does_not_fit_is_refused(subtests):
     def rate(references, hypotheses):
         return lambda: ErrorRate().update_state(np.array(references), np.array(hypotheses))
 
-    encoder, right = "`encoder` must be a `Backbone` with causal=False and vocabulary_", "padding, 0, on the right only"
     for message, run in [
-        (encoder, recognizer(encoder=Backbone(9, 1, 8, LOCAL, causal=False))),
-        (encoder, recognizer(encoder=Backbone(None, 1, 8, LOCAL))),
+        ("`encoder`", recognizer(encoder=Backbone(9, 1, 8, LOCAL, causal=False))),
+        ("`encoder`", recognizer(encoder=Backbone(None, 1, 8, LOCAL))),
         ("`num_features` must be the number of features", recognizer(subsampling=1, num_features=3)),
         ("`factor` must be one of", recognizer(subsampling=3)),
         ("`vocabulary_size` must be", recognizer(vocabulary_size=0)),
@@ -173,12 +172,10 @@ def test_what_does_not_fit_is_refused(subtests):
         ("`features`", lambda: model(FEATURES[..., :3])),
         ("`features`", lambda: model.transcribe([FEATURES[0, :0]])),
         ("`y_true`", loss([[1, 1, 1]])),
-        (r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: -1\.", loss([[1, -1]])),
-        (r"`y_true` must be ids from 1 to 2, and 0 for padding\. Received: 3\.", loss([[3, 0]])),
-        (f"`y_true` must have {right}", loss([[1, 0, 2]])),
-        (f"`y_pred` must have {right}", rate([[1, 2]], [[1, 0, 2]])),
-        (f"`y_true` must have {right}", rate([[0, 2]], [[1, 2]])),
-        (r"`y_true` must be ids from 1 on, and 0 for padding\. Received: -1\.", rate([[1, -1]], [[1, 2]])),
+        (r"`y_true` must be ids from 1 to 2, .* Received: 3\.", loss([[3, 0]])),
+        ("`y_true` must have padding", loss([[1, 0, 2]])),
+        ("`y_pred` must have padding", rate([[1, 2]], [[1, 0, 2]])),
+        (r"`y_true` must be ids from 1 on, .* Received: -1\.", rate([[1, -1]], [[1, 2]])),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             run()
