@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from tests.cases import CASES, OF_EACH_CLASS, dense
-from tests.draws import first
+from tests.draws import first, is_full
 from tf_sparse_attention import layers
 
 SHAPE = (2, 12, 8)
@@ -69,11 +69,13 @@ def test_a_layer_is_built_by_shapes_symbols_and_arrays_and_trained_by_fit(name):
     assert (symbol.shape, symbol.dtype) == (output.shape, keras.backend.standardize_dtype(output.dtype))
     inputs = keras.Input(x.shape[1:], dtype=x.dtype)
     model = keras.Model(inputs, keras.layers.Dense(1)(by_array(inputs, **arguments)))
-    model.compile("sgd", loss=lambda _, y: ops.mean(y, axis=tuple(range(1, len(y.shape)))))  # XLA where Keras uses it
+    loss, jit_compile = lambda _, y: ops.mean(y, axis=tuple(range(1, len(y.shape)))), "auto" if is_full() else False
+    model.compile("sgd", loss, jit_compile=jit_compile)  # by default `test_contract_models.py` trains with XLA
     assert np.isfinite(model.fit(x, np.zeros(2), verbose=0).history["loss"]).all()
 
 
-@pytest.mark.parametrize("name", LAYERS)
+# Attention layers in `test_contract_dtypes.py`.
+@pytest.mark.parametrize("name", ["dense", *OTHER_LAYERS])
 def test_mixed_precision_has_float32_weights_and_float16_outputs(name):
     make, arguments = LAYERS[name]
     layer, x = make(dtype="mixed_float16"), example(make)

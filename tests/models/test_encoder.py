@@ -7,7 +7,7 @@ from keras import ops
 from tests.draws import first
 from tf_sparse_attention.models import Encoder
 
-SIZES = {"vocabulary_size": 30, "num_layers": 2, "hidden_dim": 8, "intermediate_dim": 12, "max_length": 40}
+SIZES = {"vocabulary_size": 30, "num_layers": 1, "hidden_dim": 8, "intermediate_dim": 12, "max_length": 40}
 PART = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 4, "window": 3}
 ATTENTION = [PART]
 
@@ -36,7 +36,7 @@ def test_padding_to_whole_blocks_changes_nothing_and_a_block_of_padding_is_the_l
 
 def test_a_wrong_argument_is_refused(subtests):
     cases = [
-        ({"attention": [ATTENTION]}, "`attention`"),
+        ({"attention": [ATTENTION, ATTENTION]}, "`attention`"),
         ({"attention": PART}, "`attention`"),
         ({"attention": ATTENTION, "intermediate_dim": None}, "`intermediate_dim`"),
         ({"attention": [{**PART, "layer": "LocalAttention"}], "global_block": 4}, "`global_block`"),

@@ -13,5 +13,6 @@ def make_model(pattern, seed=3, vocabulary_size=258, scale=3.0, run_eagerly=Fals
     model = LanguageModel(Backbone(vocabulary_size, 1, 16, [part], intermediate_dim=32, seed=seed, **options))
     for weight in model.trainable_weights:
         weight.assign(scale * weight if "kernel" in weight.path else weight)
-    model._generator = Generator(model, run_eagerly)
+    if run_eagerly:
+        model._generator = Generator(model, run_eagerly)
     return model

@@ -100,7 +100,7 @@ def test_clusters_of_equal_keys_are_estimated_exactly():
     np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
 
 
-@pytest.mark.parametrize("pattern", first([RetrievedClusters(2, 1, 8, num_nodes=2), RetrievedClusters(2, 2, 8)], 1))
+@pytest.mark.parametrize("pattern", first([RetrievedClusters(2, 4, 8), RetrievedClusters(2, 1, 8, num_nodes=2)], 1))
 @pytest.mark.parametrize("length", first([21, 8, 5], 1))
 def test_lengths_may_be_unknown(pattern, length):
     layer, x = make_layer(Window(3) | pattern), normal(1, length, SIZE)
@@ -137,7 +137,7 @@ def test_gradients_are_those_of_constant_clusters():
     assert_causal(keras.Model(inputs, layer(inputs, use_causal_mask=True)))
 
 
-@pytest.mark.parametrize("pattern", [pattern for pattern, *_ in PATTERNS])
+@pytest.mark.parametrize("pattern", [PATTERNS[number][0] for number in (1, 2, 4)])
 @pytest.mark.parametrize("steps", first([[5, 1, 20, 1, 18], [1] * 45, [45], [16, 1, 1, 27]], 1))
 def test_decoding_in_steps_is_the_full_pass(pattern, steps):
     check_steps(pattern, steps)
