@@ -88,7 +88,7 @@ def test_the_state_of_a_step_follows_its_beam():
         return ops.take(ops.convert_to_tensor(logits), last, axis=0) + ops.one_hot(before, SIZE), state
 
     state = {"last": np.zeros(2, "int32")}
-    assert run(remembering, [[], []], 6, 3, state=state)[0] == run(reading, [[], []], 6, 3)[0]
+    assert run(remembering, [[], []], 4, 3, state=state)[0] == run(reading, [[], []], 4, 3)[0]
 
 
 def test_a_prompt_as_long_as_allowed_is_its_own_result():

@@ -157,6 +157,6 @@ def test_seeds_count_modulo_two_to_the_32(seed):
 
 
 def test_keys_of_positions_differ_and_depend_on_their_row_alone():
-    keys = np.concatenate([array(fold_in(row_keys(1, 50), np.full(50, at))) for at in range(50)])
-    assert len(np.unique(keys, axis=0)) == 2500
+    keys = np.concatenate([array(fold_in(row_keys(1, 50), np.full(50, at))) for at in range(10)])
+    assert len(np.unique(keys, axis=0)) == 500
     np.testing.assert_array_equal(keys[50 * 3 + 4], array(fold_in(row_keys(1, 50)[4:5], np.array([3])))[0])

@@ -82,7 +82,7 @@ def test_options_may_be_given_in_four_forms():
 
 
 def test_dictionary_inputs_equal_keyword_inputs():
-    backbone, tokens = small(), ids(2, 12)
+    backbone, tokens = small(num_layers=1), ids(2, 12)
     mask = np.arange(12)[None] < np.array([[12], [7]])
     segments = np.where(np.arange(12) < 5, 1, 2)[None].repeat(2, 0)
     by_name = backbone(tokens, padding_mask=mask, segment_ids=segments)
@@ -95,7 +95,7 @@ WIDE = {"layer": "GlobalLocalAttention", "num_heads": 2, "key_dim": 8, "window":
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_global_tokens_are_marked_among_the_inputs(remat):
-    backbone = small(attention=[LOCAL, WIDE], causal=False, remat=remat)
+    backbone = small(attention=[LOCAL, WIDE], num_layers=1, causal=False, remat=remat)
     tokens = ids(2, 30)
     marks = np.arange(30) == np.array([[4], [29]])
     x = backbone.embed(tokens)
@@ -113,7 +113,7 @@ def test_skipped_blocks_do_without_the_marks_that_the_others_take():
 
 
 def test_token_dropout_replaces_its_share_of_ids_in_training_alone():
-    backbone = small(dropout={"tokens": 0.2}, attention=[{**LOCAL, "window": 1}])  # no token sees another
+    backbone = small(dropout={"tokens": 0.2}, num_layers=1, attention=[{**LOCAL, "window": 1}])  # no token sees another
     tokens = ids(1, 1000)
     calm, noisy = backbone(tokens), backbone(tokens, training=True)
     changed = np.mean(np.any(ops.convert_to_numpy(calm != noisy), axis=-1))
