@@ -274,6 +274,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         """
         projections.copy(attention, self, heads)
 
+    @without_autograph
     def __call__(
         self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -716,6 +717,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
             return "queries are used as keys"
         return None if self.pattern.causal_selection else cache_unsupported_reason(self.pattern)
 
+    @without_autograph
     def init_cross_cache(
         self,
         value: Tensor,
@@ -753,6 +755,7 @@ class AttentionLayer(AdaptableMixin, keras.layers.Layer):
         rotated = rotate_key(self.position_encoding, scaled)
         return cross_cache(head_plans(self), rotated, value, mask, self.selectors, key)
 
+    @without_autograph
     def decode_cross(self, x: Tensor, cache: Cache, index: Size) -> Tensor:
         """Compute the cross-attention output for consecutive queries of each row.
 

@@ -132,6 +132,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
             if not part.built:
                 part.build(query_shape, value_shape, key_shape)
 
+    @without_autograph
     def __call__(
         self, query: Tensor, value: Tensor | None = None, key: Tensor | None = None, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -273,6 +274,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
             (part.cross_cache_unsupported_reason for part in self.parts if part.cross_cache_unsupported_reason), None
         )
 
+    @without_autograph
     def init_cross_cache(
         self,
         value: Tensor,
@@ -284,6 +286,7 @@ class MixedAttention(AdaptableMixin, keras.layers.Layer):
         check_has_cross_cache(self)
         return {name: part.init_cross_cache(value, key, value_mask, key_mask) for name, part in self._named_parts()}
 
+    @without_autograph
     def decode_cross(self, x: Tensor, cache: dict[str, Cache], index: Size) -> Tensor:
         """Compute the cross-attention output (B, q, D) for consecutive queries; see `AttentionLayer.decode_cross`."""
         return self._sum([part.decode_cross(x, own, index) for _, part, own in self._parts_with(cache)])
