@@ -10,7 +10,7 @@ NEVER = -1e5  # log-probability of a label in a padded frame; paths exclude labe
 BLANK = 0
 
 
-def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = None) -> Tensor:
+def ctc_loss(labels: Tensor, log_probs: Tensor) -> Tensor:
     """Compute the CTC loss, -log p of the labels of each row summed over all alignments (Graves et al. 2006).
 
     An alignment gives each frame a label or the blank, id 0. Repeats are collapsed and blanks dropped, so consecutive
@@ -26,17 +26,13 @@ def ctc_loss(labels: Tensor, log_probs: Tensor, frame_lengths: Tensor | None = N
     Args:
         labels: int (B, U), 0 for padding on the right.
         log_probs: float (B, T, V), log-probabilities of the blank and the labels 1 to V - 1.
-        frame_lengths: int (B,), number of frames in each row. None: all.
 
     Returns:
         float32 (B,), in nats. A row without labels and frames has loss 0. If the labels need more frames than the row
-        has, see `min_frames`, the loss is infinite and has no gradient. Frames that `frame_lengths` or `force_blanks`
-        mark as padding have no effect.
+        has, see `min_frames`, the loss is infinite and has no gradient. Frames that `force_blanks` marks as padding
+        have no effect.
     """
     labels, log_probs = ops.cast(labels, "int32"), ops.cast(log_probs, "float32")
-    if frame_lengths is not None:
-        exists = ops.arange(ops.shape(log_probs)[1])[None, :] < ops.cast(frame_lengths, "int32")[:, None]
-        log_probs = force_blanks(log_probs, exists)
     constant = ops.stop_gradient(log_probs)
     label_lengths = ops.sum(ops.cast(labels != BLANK, "int32"), axis=-1)
     states = _states(labels)  # (B, 2U + 1)
