@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tf_sparse_attention.data.array_store import ArrayStore
-from tf_sparse_attention.data.sources.speech_source import SpeechSource, Utterance
+from tf_sparse_attention.data.sources.speech_source import CHARACTER, PHONE, SpeechSource, Utterance
+
+SEPARATORS = {PHONE: " ", CHARACTER: ""}  # text between two labels, by unit
 
 
 class SpeechStore(ArrayStore):
@@ -48,18 +50,13 @@ class SpeechStore(ArrayStore):
         return np.asarray(self.arrays["labels"][self._label_offsets[index] : self._label_offsets[index + 1]])
 
     def transcript(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Convert label ids to text, with spaces between phones."""
+        """Convert label ids to text; see `join_labels`."""
         return join_labels(ids, self.labels, self.unit)
 
 
 def join_labels(ids: Sequence[int] | np.ndarray, labels: Sequence[str], unit: str) -> str:
     """Convert 1-based label ids to text, with spaces between phones."""
-    return label_separator(unit).join(labels[int(label) - 1] for label in ids)
-
-
-def label_separator(unit: str) -> str:
-    """Return the text between two labels: a space for phones, "" for characters."""
-    return " " if unit == "phone" else ""
+    return SEPARATORS[unit].join(labels[int(label) - 1] for label in ids)
 
 
 def open_speech_store(

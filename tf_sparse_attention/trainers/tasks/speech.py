@@ -12,7 +12,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.sources.speech_source import read_recordings
-from tf_sparse_attention.data.speech_store import join_labels, label_separator
+from tf_sparse_attention.data.speech_store import SEPARATORS, join_labels
 from tf_sparse_attention.generation import ctc_beam_search, ctc_greedy
 from tf_sparse_attention.models import Backbone, SpeechRecognizer
 from tf_sparse_attention.ops.ctc import ctc_loss
@@ -222,7 +222,7 @@ class Task(task.Task):
         """Write a SavedModel with `export_speech`. `jit_compile` is unused, because there is no loop."""
         state = self.get_state()
         sound = tsa.data.LogMel(**state["features"]) if "sample_rate" in state["features"] else None
-        tsa.export.export_speech(model, path, state["labels"], label_separator(state["unit"]), sound, weight_dtype)
+        tsa.export.export_speech(model, path, state["labels"], SEPARATORS[state["unit"]], sound, weight_dtype)
         inputs = {"features": [[state["mean"]] * NUM_FRAMES], "num_frames": [NUM_FRAMES]}
         text = f"{NUM_FRAMES} frames of mean features are transcribed as"
         return ExportTest("transcribe", inputs, lambda outputs: f"{text} {outputs['text']!r}")
