@@ -7,13 +7,9 @@ Command:   tsa-train --config=speech:clustered --config.data.path=SPEECH.npz --w
            tsa-evaluate --workdir=runs/speech --split=test
            Variants: full, clustered, improved, lsh, local, routed; "tiny" is for tests
 Hardware:  one CPU core
-Time:      not run to the end. Steps in 5 minutes of processor time without compilation: "full" 1,197, "clustered"
-           1,224, "improved" 797, "lsh" 1,128, "local" 1,582, "routed" 1,559 (python -m benchmarks.speech --seed 0 1)
-Score:     not run to the end. Phone error rate of greedy decoding after these 5 minutes, on one hour of synthetic
-           speech with 59 phones, test split, mean of two seeds (half their difference): "full" 2.67 % (0.39),
-           "clustered" 3.10 % (0.14), "improved" 4.71 % (0.17), "lsh" 2.42 % (0.02), "local" 1.74 % (0.14), "routed"
-           3.12 % (0.09); "full" evaluated with the attention of "improved" 2.90 % (0.34), of "clustered" 3.83 %
-           (0.03). One seed of "full" after 1,608 of 2,000 steps: 1.98 %, with 8 beams 1.82 %. More: docs/tasks.md
+Time:      not run to the end; docs/tasks.md has the steps of each variant in 5 minutes of processor time
+Score:     not run to the end; docs/tasks.md has the phone error rates after these 5 minutes, 1.74 % ("local") to 4.71 %
+           ("improved"). One seed of "full" after 1,608 of 2,000 steps: 1.98 %, with 8 beams 1.82 %
 """
 
 from typing import Any
