@@ -9,6 +9,7 @@ import pytest
 
 from tests.trainers import task_runs
 from tf_sparse_attention import audit
+from tf_sparse_attention.models.generator import Row
 from tf_sparse_attention.trainers.configs import base, translate_documents
 from tf_sparse_attention.trainers.shared import evaluation, workdir
 from tf_sparse_attention.trainers.tasks import pairs, registry
@@ -102,11 +103,18 @@ class Copier:
     def __init__(self, dies_at=None):
         self.dies_at, self.calls = dies_at, []
 
-    def generate(self, sources, length, strategy, tokenizer):
+    @property
+    def generator(self):
+        return self
+
+    def generation_request(self, sources, length, *settings):
+        return {"sources": sources.rows, "length": length}
+
+    def iterate(self, sources, length, chunk_size):
         if len(self.calls) == self.dies_at:
             raise KeyboardInterrupt
         self.calls.append(len(sources))
-        return [tokenizer.detokenize(source[:-1])[:length] for source in sources]
+        yield [Row(source[:-1][:length], None, True) for source in sources]
 
 
 def test_translations_resume_after_the_last_complete_batch(run, tmp_path):
@@ -150,9 +158,9 @@ def test_generated_targets_have_the_scores_of_sacrebleu_and_rouge(run, make_task
 @pytest.mark.parametrize("name", ["translate", "answer"])
 def test_a_prompt_is_the_source_and_the_sample_its_target(task_run, name):
     task, model = registry.load_task(task_run(name)), task_runs.load_model(task_run(name))
-    (sample,) = task_runs.draw_samples(task.make_sample_source(model), b"eins zwei", length=5, temperature=0.0)
-    source = np.append(task.tokenizer.tokenize("eins zwei"), 1).astype("int32")
-    assert sample["text"] == task.write_targets(model, [source], "greedy")[0]
+    sources = task.make_sample_source(model)
+    (sample,) = task_runs.draw_samples(sources, b"eins zwei", length=5, temperature=0.0)
+    assert sample["text"] == sources.generate([task.tokenizer.tokenize("eins zwei")], 5, "greedy")[0]
     assert sample["prompt"] == "eins zwei" and sample["num_tokens"] <= 5
 
 

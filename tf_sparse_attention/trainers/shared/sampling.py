@@ -52,13 +52,18 @@ class LocalModelSource:
         chunk_size = CHUNK if isinstance(strategy, Sampling) else None
         ids, rows = self.tokenizer.tokenize(prompt), None
         prompt_text = self.tokenizer.detokenize(ids)
-        for rows in self._row_lists(ids, seeds, length, strategy, chunk_size):
+        for rows in self._row_lists([ids] * len(seeds), seeds, length, strategy, chunk_size):
             yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.stable_prefix)
         yield self._samples(rows, seeds, prompt_text, settings, self.tokenizer.detokenize)
 
-    def _row_lists(self, ids, seeds, length, strategy, chunk_size):
-        """Return an iterator over lists of growing rows, one row per seed."""
-        prompts, max_length, stop_token_ids = [ids] * len(seeds), len(ids) + length, (self.tokenizer.end_id,)
+    def generate(self, prompts: Sequence[np.ndarray], length: int, strategy: Any) -> list[str]:
+        """Return a text per prompt of ids, without the end id. `strategy` draws no random numbers."""
+        *_, rows = self._row_lists(prompts, 0, length, strategy, None)
+        return [self.tokenizer.detokenize(row.token_ids) for row in rows]
+
+    def _row_lists(self, prompts, seeds, length, strategy, chunk_size):
+        """Return an iterator over lists of growing rows, one row per prompt."""
+        max_length, stop_token_ids = max(map(len, prompts)) + length, (self.tokenizer.end_id,)
         settings = strategy, seeds, stop_token_ids, self.tokenizer.vocabulary_size
         return self.model.generator.iterate(prompts, max_length, *settings, chunk_size)
 
@@ -80,9 +85,9 @@ class LocalModelSource:
 class TranslationSource(LocalModelSource):
     """Samples of an encoder-decoder in this process: the prompt is the source, and samples are targets."""
 
-    def _row_lists(self, ids, seeds, length, strategy, chunk_size):
+    def _row_lists(self, prompts, seeds, length, strategy, chunk_size):
         end_id = self.tokenizer.end_id
-        sources = Prompts([np.append(ids, end_id).astype("int32")] * len(seeds), False)
+        sources = Prompts([np.append(ids, end_id).astype("int32") for ids in prompts], False)
         request = self.model.generation_request(sources, length, strategy, seeds, (end_id,), self.tokenizer)
         return self.model.generator.iterate(**request, chunk_size=chunk_size)
 
@@ -90,10 +95,11 @@ class TranslationSource(LocalModelSource):
 class PrefixSource(LocalModelSource):
     """Samples of a language model with a source as prefix: the prompt is the source, and samples exclude it."""
 
-    def _row_lists(self, ids, seeds, length, strategy, chunk_size):
-        source = np.append(ids, self.tokenizer.end_id).astype("int32")
-        for rows in super()._row_lists(source, seeds, length, strategy, chunk_size):
-            yield [row._replace(token_ids=row.token_ids[len(source) :]) for row in rows]
+    def _row_lists(self, prompts, seeds, length, strategy, chunk_size):
+        sources = [np.append(ids, self.tokenizer.end_id).astype("int32") for ids in prompts]
+        for rows in super()._row_lists(sources, seeds, length, strategy, chunk_size):
+            targets = [row.token_ids[len(source) :][:length] for row, source in zip(rows, sources, strict=True)]
+            yield [row._replace(token_ids=target) for row, target in zip(rows, targets, strict=True)]
 
 
 class SavedModelSource:

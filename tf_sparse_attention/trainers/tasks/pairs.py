@@ -140,9 +140,9 @@ def generate_targets(
 
 
 def _generate_lines(task, model, buckets, pairs, strategy):
-    sides = [[store.document(pair) for pair in pairs] for store in (buckets.source, buckets.target)]
-    generated = task.write_targets(model, sides[0], strategy)
-    texts = [*([task.tokenizer.detokenize(ids[:-1]) for ids in side] for side in sides), generated]
+    sides = [[store.document(pair)[:-1] for pair in pairs] for store in (buckets.source, buckets.target)]
+    generated = task.make_sample_source(model).generate(sides[0], task.config.generate.length, strategy)
+    texts = [*([task.tokenizer.detokenize(ids) for ids in side] for side in sides), generated]
     rows = zip(pairs, *texts, strict=True)
     return [{"pair": int(pair), **dict(zip(TEXTS, row, strict=True))} for pair, *row in rows]
 
@@ -213,18 +213,6 @@ class PairTask(TextTask):
 
     def compile_arguments(self) -> dict[str, Any]:
         return {"loss": tsa.models.language_model_loss(self.config.train.label_smoothing)}
-
-    def write_targets(self, model: Any, sources: Sequence[np.ndarray], strategy: Any) -> list[str]:
-        """Generate targets as text from source ids that end with the end id."""
-        length, tokenizer = self.config.generate.length, self.tokenizer
-        if self.has_encoder:
-            return model.generate(sources, length, strategy, tokenizer=tokenizer)
-        longest = max(map(len, sources)) + length
-        rows = model.generate(sources, longest, strategy, stop_token_ids=tokenizer.end_id)
-        return [
-            tokenizer.detokenize(ids[len(source) : len(source) + length])
-            for source, ids in zip(sources, rows, strict=True)
-        ]
 
     def make_sample_source(self, model: Any) -> sampling.LocalModelSource:
         """Return the sample source of a model. Its prompts are sources."""
