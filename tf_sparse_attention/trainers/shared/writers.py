@@ -162,7 +162,7 @@ class TensorBoard(Writer):
             _write_event(file, step=start_step + 1, session_log={"status": 1})  # START
         hparams = {name: value for name, value in settings.items() if isinstance(value, (bool, int, float, str))}
         # In the parent folder, so that the table has the metrics of both runs.
-        _write_values(_new_event_file(folder), 0, summary_v2.hparams_pb(hparams).value)
+        _write_event(_new_event_file(folder), step=0, summary=summary_v2.hparams_pb(hparams))
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -171,7 +171,9 @@ class TensorBoard(Writer):
             selected = {name: scalars[name] for name in scalars if name.startswith("validation/") == (kind != "train")}
             with np.errstate(over="ignore"):  # a perplexity too large for float32 becomes infinity
                 values = {name.removeprefix("validation/"): np.float32(value) for name, value in selected.items()}
-            _write_values(file, step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+            if values:
+                items = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+                _write_event(file, step=step, summary=Summary(value=items))
 
     def show(self, step: int, examples: Examples) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -190,7 +192,7 @@ class TensorBoard(Writer):
             audio = Summary.Audio(sample_rate=sample_rate, num_channels=1, length_frames=len(samples))
             audio.encoded_audio_string, audio.content_type = encode_wav(samples, sample_rate), "audio/wav"
             values.append(Summary.Value(tag=name, audio=audio))
-        _write_values(self._files["validation"], step, values)
+        _write_event(self._files["validation"], step=step, summary=Summary(value=values))
 
 
 def _new_event_file(folder):
@@ -199,11 +201,6 @@ def _new_event_file(folder):
     path = os.path.join(folder, f"events.out.tfevents.{time.time_ns():020}.{socket.gethostname()}.{os.getpid()}")
     _write_event(path, file_version="brain.Event:2")
     return path
-
-
-def _write_values(path, step, values):
-    for value in values:
-        _write_event(path, step=step, summary={"value": [value]})
 
 
 def _write_event(path, **content):
