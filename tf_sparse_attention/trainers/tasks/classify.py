@@ -11,6 +11,7 @@ from keras import ops
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.data.batches.text_buckets import pack_texts
+from tf_sparse_attention.generation import bucket_length
 from tf_sparse_attention.models import Backbone, Encoder, LanguageModel, SequenceClassifier
 from tf_sparse_attention.models.rebuilding import rebuilt_backbone
 from tf_sparse_attention.trainers.configs import base
@@ -19,7 +20,6 @@ from tf_sparse_attention.trainers.tasks.language_model import LINE, TOKENIZER, T
 from tf_sparse_attention.trainers.tasks.task import Examples, ExportTest, Generated, Names, Request, Show
 
 NUM_PRINTED = 10  # labels printed for a prompt
-SHORTEST = 64  # smallest padded length of a prompt, doubled until the prompt fits
 # Settings of `config.model` that do not change a trained encoder.
 OF_HEAD = ("start_from", "pooling", "dropout", "causal")
 NUM_SHOWN, SHOWN_CHARACTERS = 4, 400  # texts in TensorBoard, and characters per text
@@ -179,10 +179,7 @@ class Task(TextTask):
 
     def probabilities(self, model: Any, documents: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the label probabilities, float32 (documents, C), of documents, int32 ids ending with the end id."""
-        length = SHORTEST
-        while length <= max(map(len, documents)):
-            length *= 2
-        length = min(length, self.config.data.sequence_length)
+        length = min(bucket_length(1 + max(map(len, documents))), self.config.data.sequence_length)
         logits = model(pack_texts(documents, length), training=False)
         return ops.convert_to_numpy(ops.softmax(logits, axis=-1))
 
