@@ -30,8 +30,7 @@ def get_config(variant: str = "small") -> ml_collections.ConfigDict:
         config.data.update(sequence_length=8192, batch_size=128)
         config.model.update(preset="pg19_routing_published", dropout=0.1, remat=True)
         config.optimizer.update(base.ROUTING_TRANSFORMER)
-        config.train.update(num_steps=100_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
-        config.train.dtype = "mixed_bfloat16"
+        config.train.update(base.LONG_TRAINING, num_steps=100_000, evaluate_every=5_000)
         return config
     config.data.update(sequence_length=2048, batch_size=2)
     config.model.update(num_layers=3, hidden_dim=128, intermediate_dim=512, tie_embeddings=True, num_local_layers=2)

@@ -65,6 +65,5 @@ def _set_music(config):
     config.data.update(sample_rate=12_000, sequence_length=65_536, batch_size=1, use_packing=False)
     config.model.preset = "sparse_transformer_music"
     config.optimizer.update(base.SPARSE_TRANSFORMER)
-    config.train.update(num_steps=120_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
-    config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
+    config.train.update(base.LONG_TRAINING, num_steps=120_000, evaluate_every=5_000, evaluation_windows=128)
     config.generate.length = 60_000

@@ -24,6 +24,8 @@ SPARSE_TRANSFORMER = {
     "weight_decay": 0.01,
     "global_clipnorm": 1.0,
 }
+# Settings of `config.train` for the published models.
+LONG_TRAINING = {"log_every": 100, "checkpoint_every": 1_000, "dtype": "mixed_bfloat16"}
 SOURCE_SETTINGS = ("tfds", "path", "pattern", "text_field", "local_dir", "text_feature", "data_dir")
 WINDOW_SETTINGS = ("batch_size", "sequence_length", "use_packing", "mask_rate", "overlap")
 EXECUTION_SETTINGS = ("jit_compile", "steps_per_execution", "num_logical_cpus", "model_parallel")

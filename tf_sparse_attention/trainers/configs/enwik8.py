@@ -21,8 +21,5 @@ def get_config(variant: str = "enwik8_local_cluster8k") -> ml_collections.Config
     config.data.update(sequence_length=VARIANTS[variant], batch_size=8, use_packing=False)
     config.model.update(preset=variant, remat=True)
     config.optimizer.update(base.ROUTING_TRANSFORMER)
-    config.train.update(
-        num_steps=100_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000, evaluation_windows=128
-    )
-    config.train.dtype = "mixed_bfloat16"
+    config.train.update(base.LONG_TRAINING, num_steps=100_000, evaluate_every=2_000, evaluation_windows=128)
     return config

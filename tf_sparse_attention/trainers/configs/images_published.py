@@ -40,7 +40,6 @@ def get_config(variant: str = "cifar10_local_cluster") -> ml_collections.ConfigD
     # As in the published code; the paper has Adam with rate 2e-4 and betas 0.9, 0.98 for CIFAR-10.
     is_sparse_transformer = variant.startswith("sparse_transformer")
     config.optimizer.update(base.SPARSE_TRANSFORMER if is_sparse_transformer else base.ROUTING_TRANSFORMER)
-    config.train.update(num_steps=400_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
-    config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
+    config.train.update(base.LONG_TRAINING, num_steps=400_000, evaluate_every=5_000, evaluation_windows=128)
     config.generate.update(top_p=1.0)
     return config

@@ -24,8 +24,5 @@ def get_config(preset: str = "pg19_local_cluster8k") -> ml_collections.ConfigDic
     config.data.update(tfds="pg19", sequence_length=8192, batch_size=128)
     config.model.update(preset=preset, remat=True)
     config.optimizer.update(base.ROUTING_TRANSFORMER)
-    config.train.update(
-        num_steps=500_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000, evaluation_windows=512
-    )
-    config.train.dtype = "mixed_bfloat16"
+    config.train.update(base.LONG_TRAINING, num_steps=500_000, evaluate_every=5_000, evaluation_windows=512)
     return config

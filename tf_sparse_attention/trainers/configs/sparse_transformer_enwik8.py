@@ -22,8 +22,7 @@ def get_config(variant: str = "published") -> ml_collections.ConfigDict:
     config.data.update(sequence_length=12_288, batch_size=8, use_packing=False)
     config.model.preset = "sparse_transformer_enwik8"
     config.optimizer.update(base.SPARSE_TRANSFORMER)
-    config.train.update(num_steps=120_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000)
-    config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
+    config.train.update(base.LONG_TRAINING, num_steps=120_000, evaluate_every=2_000, evaluation_windows=128)
     if variant != "published":
         _shrink(config, strided=variant == "tiny_strided")
     return config

@@ -52,5 +52,4 @@ def _set_published(config):
     """Set the published settings for documents. The learning rate is as in Vaswani et al. 2017."""
     config.model.update(preset=PRESET, remat=True)
     config.optimizer.update(name="adam", learning_rate=1.0, schedule="noam", warmup_steps=4000, beta_1=0.9, beta_2=0.98)
-    config.train.update(num_steps=100_000, log_every=100, evaluate_every=5_000, checkpoint_every=1_000)
-    config.train.dtype = "mixed_bfloat16"
+    config.train.update(base.LONG_TRAINING, num_steps=100_000, evaluate_every=5_000)

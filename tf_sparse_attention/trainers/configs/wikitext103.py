@@ -28,6 +28,5 @@ def get_config(variant: str = "wikitext103_local_cluster4k") -> ml_collections.C
     config.data.update(sequence_length=length, batch_size=8 * 4096 // length, use_packing=False)
     config.model.update(preset=variant, remat=True)
     config.optimizer.update(base.ROUTING_TRANSFORMER)
-    config.train.update(num_steps=100_000, log_every=100, evaluate_every=2_000, checkpoint_every=1_000)
-    config.train.update(evaluation_windows=128, dtype="mixed_bfloat16")
+    config.train.update(base.LONG_TRAINING, num_steps=100_000, evaluate_every=2_000, evaluation_windows=128)
     return config
