@@ -238,7 +238,9 @@ def evaluate(
         seconds = 0.0
         for name, batches in validation.batches().items():
             progress = Progress(int(batches.num_batches or 0))
-            totals = evaluator.totals(batches, partial=run.resumable_sums(name), progress=progress)
+            # Several processes could resume after different numbers of batches.
+            partial = run.resumable_sums(name) if devices.is_single_process else None
+            totals = evaluator.totals(batches, partial=partial, progress=progress)
             seconds += totals.pop("seconds")
             metrics = {**totals, **_metrics(validation, totals)}
             scores |= {name: metrics} if name else metrics
@@ -300,20 +302,11 @@ class EvaluationRun:
         self.identity = [source.fingerprint, split, workdir.model_version(folder), variant, self.settings]
         self._partial: list[pathlib.Path] = []
 
-    def resumable_sums(self, name: str = "", settings: Any = None) -> "ResumableSums | None":
-        """Return partial sums that `write` deletes, or None with several processes, which could resume differently.
-
-        `settings` is plain data with further settings of these sums.
-        """
-        if not self.devices.is_single_process:
-            return None
+    def resumable_sums(self, name: str = "", settings: Any = None) -> "ResumableSums":
+        """Return partial sums that `write` deletes. `settings` is plain data with further settings of these sums."""
         path = self.path.with_suffix(".".join(["", *([name] if name else []), "partial.json"]))
-        self.remove_when_written(path)
-        return ResumableSums(path, [*self.identity, settings])
-
-    def remove_when_written(self, path: pathlib.Path) -> None:
-        """Let `write` remove a file that an interrupted evaluation resumes from."""
         self._partial.append(path)
+        return ResumableSums(path, [*self.identity, settings])
 
     def write(self, scores: dict[str, Any]) -> dict[str, Any]:
         """Write the scores in the chief process, delete partial sums, and return the scores with "path", their file."""

@@ -80,9 +80,8 @@ class Validation(evaluation.TokenValidation):
         if not len(pairs):
             return {}
         path = workdir.result_path(run.folder, "generated.jsonl", self.split, self.task.source)
-        identity = [*run.identity, len(pairs), settings.generated_beams, self.task.config.generate.length]
-        partial = evaluation.ResumableSums(path.with_suffix(".partial.json"), identity)
-        run.remove_when_written(partial.path)
+        sizes = [len(pairs), settings.generated_beams, self.task.config.generate.length]
+        partial = run.resumable_sums("generated", sizes)
         lines = generate_targets(self.task, self.model, self.buckets, pairs, partial)
         sampling.write_samples(lines, path)
         return {"generated": len(lines), **self.task.score_targets(lines), "generated_path": str(path)}
