@@ -88,7 +88,7 @@ def test_every_variant_has_the_settings_of_the_base_that_its_task_reads_and_an_o
 
 def test_an_unknown_variant_is_an_error_with_the_names_of_all(subtests):
     for name in set(NAMES) - {"pg19"}:
-        with subtests.test(name), pytest.raises(ValueError, match=f"{', '.join(variants_of(name))}.*=big"):
+        with subtests.test(name), pytest.raises(ValueError, match=f"{', '.join(map(repr, variants_of(name)))}.*='big'"):
             load(name, "big")
 
 

@@ -43,7 +43,7 @@ def test_a_wrong_command_gets_one_line_and_status_2_before_any_backend_is_import
     cases = [
         (["train", "--config=demo:tiny", "--config.train.num_step=3", run], r'.*num_step.*Did you mean "num_steps"'),
         (["train", "--config=bokks:tiny", run], r"`--config`.*books, .*\. Received: --config=bokks:tiny\."),
-        (["train", "--config=books:tinny", run], r"flag --config=\S+:tinny: `variant`.*\. Received: variant=tinny\."),
+        (["train", "--config=books:tinny", run], r"flag --config=\S+:tinny: `variant`.*\. Received: variant='tinny'\."),
         (["evaluate", "--workdr=runs/demo"], "Unknown command line flag 'workdr'. Did you mean: workdir"),
         (["evaluate", "runs/demo"], ".*--workdir"),
         (["evaluate", "--config.optimizer.name=1", run], "Unknown command line flag 'config.optimizer.name'"),

@@ -55,7 +55,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(subtests, tmp_path):
     ]:
         for content, found in cases:
             (tmp_path / name).write_bytes(content.encode("latin-1"))
-            expected = "`class`.*Received: class=Evil" if found is None else f"`workdir`.*{name}, with {found}"
+            expected = "`class`.*Received: class='Evil'" if found is None else f"`workdir`.*{name}, with {found}"
             with subtests.test(f"{name}: {content}"), pytest.raises(ValueError, match=expected):
                 load(tmp_path)
 

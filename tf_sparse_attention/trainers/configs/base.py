@@ -8,6 +8,8 @@ from collections.abc import Collection
 import ml_collections
 from ml_collections.config_dict import placeholder
 
+from tf_sparse_attention.checks import check_choice
+
 TOKENIZERS = ("bytes", "subword", "sentencepiece", "wordpiece")
 # Settings of `config.optimizer` as published. The Sparse Transformer is Child et al. 2019, section 7.
 ROUTING_TRANSFORMER = {
@@ -54,8 +56,7 @@ def get_config() -> ml_collections.ConfigDict:
 
 def make_config(variant: str, variants: Collection[str], task: str = "language_model") -> ml_collections.ConfigDict:
     """Return the defaults for a task. Raise a `ValueError` if a configuration does not have the variant."""
-    if variant not in variants:
-        raise ValueError(f"`variant` must be one of {', '.join(variants)}. Received: variant={variant}.")
+    check_choice("variant", variant, variants)
     config = get_config()
     config.task = task
     return config

@@ -26,6 +26,7 @@ from absl import logging
 from keras import ops
 
 from tf_sparse_attention.atomic_files import atomic_file, remove_stale
+from tf_sparse_attention.checks import check_count
 from tf_sparse_attention.trainers.shared import loading
 from tf_sparse_attention.trainers.shared.devices import OneDevice
 
@@ -155,8 +156,7 @@ class Checkpoints:
     """The checkpoints of one run in a folder, which the first `save` creates. The newest `keep` are kept."""
 
     def __init__(self, folder: str | os.PathLike, keep: int = 3) -> None:
-        if keep < 1:
-            raise ValueError(f"`config.train.keep_checkpoints` must be positive. Received: keep_checkpoints={keep}.")
+        check_count("config.train.keep_checkpoints", keep)
         self.folder, self.keep = pathlib.Path(folder), keep
 
     def steps(self) -> list[int]:

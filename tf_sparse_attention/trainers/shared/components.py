@@ -9,6 +9,7 @@ import keras
 import ml_collections
 
 import tf_sparse_attention as tsa
+from tf_sparse_attention import checks
 from tf_sparse_attention.data.local_paths import local_path
 from tf_sparse_attention.models import Backbone, LanguageModel
 from tf_sparse_attention.models.backbone_options import GROUPS, as_options
@@ -139,8 +140,7 @@ def make_model(config: ml_collections.ConfigDict, vocabulary_size: int) -> keras
         return start_from(settings["start_from"], config, vocabulary_size)
     arguments, initialization = backbone_arguments(config), settings.get("initialization")
     head = {name: settings[name] for name in ("tie_embeddings", "use_output_bias")}
-    if initialization not in (None, "depth"):
-        raise ValueError(f"`config.model.initialization` must be None or 'depth'. Received: {initialization!r}.")
+    checks.check_choice("config.model.initialization", initialization, (None, "depth"))
     missing = [name for name in SIZES if not settings.get(name)]
     if "preset" in settings:
         reproduce = settings["reproduce_reference"]
@@ -176,10 +176,7 @@ def make_schedule(config: ml_collections.ConfigDict, hidden_dim: int) -> Any:
     """Create the learning-rate schedule of `config.optimizer`."""
     settings = config.optimizer
     rate, warmup = settings.learning_rate, settings.warmup_steps
-    if settings.schedule not in SCHEDULES:
-        raise ValueError(
-            f"`config.optimizer.schedule` must be one of {', '.join(SCHEDULES)}. Received: {settings.schedule}."
-        )
+    checks.check_choice("config.optimizer.schedule", settings.schedule, SCHEDULES)
     if settings.schedule == "constant":
         return tsa.optimizers.Constant(rate, warmup or 0)
     if warmup is None:
@@ -200,8 +197,7 @@ def make_optimizer(config: ml_collections.ConfigDict, hidden_dim: int) -> keras.
     """Create the optimizer of `config.optimizer`, which also measures the gradient norm."""
     settings = set_values(config.optimizer)
     name = settings.pop("name")
-    if name not in OPTIMIZERS:
-        raise ValueError(f"`config.optimizer.name` must be one of {', '.join(OPTIMIZERS)}. Received: {name}.")
+    checks.check_choice("config.optimizer.name", name, OPTIMIZERS)
     kind, of_schedule = OPTIMIZERS[name], {"learning_rate", "schedule", "warmup_steps", "decay_steps"}
     settings = {setting: value for setting, value in settings.items() if setting not in of_schedule}
     known = {*inspect.signature(kind).parameters, *inspect.signature(keras.optimizers.Optimizer).parameters}
@@ -234,8 +230,7 @@ def make_tokenizer(
 
     `settings` are the names of the settings of `name` and `path` in error messages.
     """
-    if name not in KINDS:
-        raise ValueError(f"`{settings[0]}` must be one of {', '.join(KINDS)}. Received: {name}.")
+    checks.check_choice(settings[0], name, KINDS)
     if name == "bytes":
         if path is not None:
             raise ValueError(f"`{settings[1]}` must be unset for bytes. Received: {path}.")
@@ -256,6 +251,5 @@ def describe(tokenizer: Any) -> dict[str, Any]:
 def from_description(description: dict[str, Any]) -> Any:
     """Create a tokenizer from the result of `describe`. Raise a `ValueError` for a class that is not in `KINDS`."""
     classes = {kind.__name__: kind for kind in KINDS.values()}
-    if description.get("class") not in classes:
-        raise ValueError(f"`class` must be one of {', '.join(classes)}. Received: class={description.get('class')}.")
+    checks.check_choice("class", description.get("class"), classes)
     return classes[description["class"]].from_config(description["config"])

@@ -13,6 +13,7 @@ from absl import logging
 
 import tf_sparse_attention as tsa
 from tf_sparse_attention.backends import has_tensorflow
+from tf_sparse_attention.checks import check_choice
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 # Several processes of JAX: address of the first process, number of processes, index of this process.
@@ -211,8 +212,7 @@ def choose_devices(config: ml_collections.ConfigDict) -> OneDevice:
     them.
     """
     backend, choose = keras.backend.backend(), {"tensorflow": _choose_tensorflow_devices, "jax": _choose_jax_devices}
-    if backend not in choose:
-        raise ValueError(f"`KERAS_BACKEND` must be tensorflow or jax. Received: {backend}.")
+    check_choice("KERAS_BACKEND", backend, choose)
     if config.train.deterministic:
         _make_xla_deterministic(backend)  # XLA reads its flags when devices are initialized
     devices = choose[backend](config.train.num_logical_cpus)

@@ -10,6 +10,7 @@ import keras
 import ml_collections
 from absl import logging
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.atomic_files import remove_stale
 from tf_sparse_attention.models import Model
 from tf_sparse_attention.trainers.shared import (
@@ -54,10 +55,8 @@ def train(config: ml_collections.ConfigDict, folder: str | os.PathLike) -> Outco
         NonfiniteError: If loss or weights are not finite. Earlier checkpoints are kept.
     """
     for name, minimum in {"num_steps": 1, "log_every": 1, "evaluate_every": 0, "checkpoint_every": 0}.items():
-        if config.train[name] < minimum:
-            raise ValueError(f"`config.train.{name}` must be {minimum} or more. Received: {name}={config.train[name]}.")
-    if config.train.nonfinite not in ("stop", "skip"):
-        raise ValueError(f"`config.train.nonfinite` must be stop or skip. Received: {config.train.nonfinite}.")
+        checks.check_count(f"config.train.{name}", config.train[name], minimum)
+    checks.check_choice("config.train.nonfinite", config.train.nonfinite, ("stop", "skip"))
     run_dir = remote_run.open_run(folder, config.train.keep_checkpoints)
     folder = workdir.open_workdir(run_dir.folder, create=True)
     devices = choose_devices(config)
