@@ -108,7 +108,7 @@ def run_chat() -> None:
 
 
 def write(text: str) -> None:
-    """Write the scores in the chief process, delete partial sums, and return the scores with "path", their file."""
+    """Print a text at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
