@@ -1,51 +1,57 @@
 """Batches of recordings with labels, in buckets of similar length."""
 
+import dataclasses
 import functools
 import logging
-from typing import NamedTuple
 
 import numpy as np
 
-from tf_sparse_attention.checks import check_count, check_not_negative
-from tf_sparse_attention.data.batches.batches import Batches, Rows
+from tf_sparse_attention.checks import check_count, check_not_negative, check_seed
+from tf_sparse_attention.data.batches.batches import Rows
 from tf_sparse_attention.data.batches.length_buckets import LengthBuckets
 from tf_sparse_attention.data.sources.speech_source import CHARACTER
 from tf_sparse_attention.data.speech_store import SpeechStore
 
 
-class FeatureMasks(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class FeatureMasks:
     """Masked time and frequency bands, as in SpecAugment (Park et al. 2019) without time warping.
 
     Note: differs from the paper in that the number of time bands depends on the length of the recording.
 
-    Attributes:
+    Args:
         time_masks: time bands per 1,000 frames, at least one. Default 0: none.
         time_width: maximum frames in a time band. Bands are also limited to a fifth of the recording. Default 40.
         frequency_masks: number of frequency bands. Default 0.
         frequency_width: maximum features in a frequency band. All bands together never mask all features. Default 8.
+        seed: integer in [0, 2**63). Default 0.
+
+    Raises:
+        ValueError: If a number is negative, a width is 0, or the seed is out of range.
     """
 
     time_masks: float = 0.0
     time_width: int = 40
     frequency_masks: int = 0
     frequency_width: int = 8
+    seed: int = 0
 
-    def check(self) -> None:
-        """Raise a `ValueError` for a negative number or a width of 0."""
+    def __post_init__(self) -> None:
         check_not_negative("time_masks", self.time_masks)
         check_count("frequency_masks", self.frequency_masks, minimum=0)
         for name in ("time_width", "frequency_width"):
             check_count(name, getattr(self, name))
+        check_seed(self.seed)
 
-    def apply(self, features: np.ndarray, fill: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
+    def apply(self, features: np.ndarray, fill: np.ndarray, step: int, row: int) -> np.ndarray:
         """Return a copy of features with masked bands.
 
         Args:
             features: float32 (T, F).
             fill: float32 (F,), the values of masked bands: the mean of each feature.
-            seed: integers that determine the bands.
+            step, row: step and row of the batch, which change the bands.
         """
-        rng, masked = np.random.default_rng(seed), np.array(features)
+        rng, masked = np.random.default_rng((self.seed, step, row)), np.array(features)
         num_frames, num_features = masked.shape
         for _ in range(max(1, round(self.time_masks * num_frames / 1000)) if self.time_masks else 0):
             width = rng.integers(0, min(self.time_width, num_frames // 5) + 1)
@@ -90,7 +96,7 @@ class SpeechBuckets(LengthBuckets):
 
     >>> store = open_speech_store(open_speech(path="speech.npz", data_dir="/tmp/data"), "test")
     >>> buckets = SpeechBuckets(store, batch_size=1, max_length=4608, subsampling=4)
-    >>> inputs, targets, weights = buckets.training_batches(seed=0)[300]
+    >>> inputs, targets, weights = buckets.training_batches(seed=0, masks=FeatureMasks(time_masks=3))[300]
     """
 
     def __init__(self, store: SpeechStore, batch_size: int, max_length: int, subsampling: int = 1) -> None:
@@ -125,14 +131,13 @@ class SpeechBuckets(LengthBuckets):
         return widths
 
     def read(
-        self, rows: Rows, masks: FeatureMasks | None = None, mask_seed: int = 0
+        self, rows: Rows, masks: FeatureMasks | None = None
     ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """Read the batch of the given rows.
 
         Args:
             rows: the recordings.
             masks: feature bands to mask. Default: None, no masks.
-            mask_seed: seed of the masks, which change with the step and the row. Default 0.
 
         Returns:
             `(inputs, labels, weights)`: inputs {"features": float32 (B, T, F), "padding_mask": bool (B, T)}; labels
@@ -147,25 +152,9 @@ class SpeechBuckets(LengthBuckets):
             number = self.numbers[item]
             frames, ids = self.store.features(number), self.store.label_ids(number)
             if masks is not None:
-                frames = masks.apply(frames, self.store.mean, (mask_seed, rows.step, rows.first + row))
+                frames = masks.apply(frames, self.store.mean, rows.step, rows.first + row)
             features[row, : len(frames)], mask[row, : len(frames)], labels[row, : len(ids)] = frames, True, ids
         return {"features": features, "padding_mask": mask}, labels, (rows.items >= 0).astype("float32")
-
-    def training_batches(  # type: ignore[override]  # `masks` is the only option
-        self, seed: int = 0, masks: FeatureMasks | None = None
-    ) -> Batches:
-        """Return infinite batches in random order; see `LengthBuckets.training_batches`.
-
-        Args:
-            seed: integer in [0, 2**63), of the order and the masks. Default 0.
-            masks: feature bands to mask. Default: None, no masks.
-
-        Raises:
-            ValueError: If the seed or a mask is out of range.
-        """
-        if masks is not None:
-            masks.check()
-        return super().training_batches(seed, masks=masks, mask_seed=seed)
 
 
 def _is_missing(store):

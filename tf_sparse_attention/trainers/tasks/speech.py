@@ -174,8 +174,9 @@ class Task(task.Task):
     def training_batches(self) -> tsa.data.Batches:
         """Return the recordings of the training split, with time and frequency masks."""
         data = self.config.data
-        masks = data.time_masks, data.time_mask_width, data.frequency_masks, data.frequency_mask_width
-        return self.open_buckets(data.train_split).training_batches(self.config.seed, tsa.data.FeatureMasks(*masks))
+        sizes = data.time_masks, data.time_mask_width, data.frequency_masks, data.frequency_mask_width
+        masks = tsa.data.FeatureMasks(*sizes, self.config.seed)
+        return self.open_buckets(data.train_split).training_batches(self.config.seed, masks=masks)
 
     def make_model(self) -> keras.Model:
         state, subsampling = self.get_state(), self.config.model.subsampling
