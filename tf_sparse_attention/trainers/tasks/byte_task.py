@@ -14,7 +14,7 @@ from absl import logging
 import tf_sparse_attention as tsa
 from tf_sparse_attention import checks
 from tf_sparse_attention.trainers.shared import components, evaluation, illustrations, sampling
-from tf_sparse_attention.trainers.tasks.task import Request, Show, Task
+from tf_sparse_attention.trainers.tasks.task import Names, Request, Show, Task
 
 BYTES_PER_SNAPSHOT = 256  # bytes between two snapshots of a sample
 LABELS = {"bits_per_dim": "bits per dimension", "bits_per_byte": "bits per byte"}
@@ -73,10 +73,9 @@ class ByteTask(Task):
     codec_class: ClassVar[Any]
     expected_path: ClassVar[str]
     validation: ClassVar[type[ByteValidation]]
+    _required: ClassVar[Names] = {"model": ("causal",)}
 
     def __init__(self, config: ml_collections.ConfigDict, state: dict[str, Any] | None = None) -> None:
-        if not config.model.causal:
-            raise ValueError(f"`config.model.causal` must be True for task={config.task}. Received: causal=False.")
         if config.data.tfds is None and config.data.path is None:
             raise ValueError(
                 f"`config.data.path` must be {self.expected_path}, or `config.data.tfds` a data set of TFDS, "

@@ -42,8 +42,9 @@ def check_settings(config: ml_collections.ConfigDict, required: Names, excluded:
             for name in names:
                 value = config[section][name]
                 if bool(value) != is_required:
+                    expected = "given" if is_required else "unset"
                     raise ValueError(
-                        f"`config.{section}.{name}` must be {'given' if is_required else 'unset'} for "
+                        f"`config.{section}.{name}` must be {is_required if isinstance(value, bool) else expected} for "
                         f"task={config.task}. Received: {name}={value!r}."
                     )
 
