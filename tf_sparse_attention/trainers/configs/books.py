@@ -39,5 +39,4 @@ def get_config(variant: str = "mixed") -> ml_collections.ConfigDict:
         config.model.update(attention=[dict(LOCAL), dict(ROUTING)], num_local_layers=3, intermediate_dim=524)
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=100)
     config.train.update(num_steps=3500, log_every=50, evaluate_every=500, checkpoint_every=250, evaluation_windows=64)
-    config.generate.update(prompt="", length=600)
     return config

@@ -49,7 +49,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "speech": {**BIDIRECTIONAL, "subsampling": 2},
     "classify": {**BIDIRECTIONAL, "pooling": "mean"},
 }
-BYTES = ("language_model", "masked", "translate", "answer", "classify")
 NUM_STEPS = {"image": 200, "audio": 200}
 
 
@@ -58,8 +57,6 @@ def get_config(variant: str = "language_model") -> ml_collections.ConfigDict:
     config = base.make_config(variant, VARIANTS, variant)
     config.data.update({"sequence_length": 256, "batch_size": 8, **VARIANTS[variant]})
     config.data.update(path=f"{FOLDER}/{config.data.path}", data_dir=FOLDER)
-    if variant in BYTES:
-        config.data.tokenizer = "bytes"
     config.model.update(num_layers=2, hidden_dim=64, intermediate_dim=128, num_local_layers=1)
     config.model.update(copy.deepcopy({"attention": CAUSAL, **MODELS.get(variant, {})}))
     config.optimizer.update(name="adamw", learning_rate=3e-3, schedule="cosine", warmup_steps=20)
