@@ -58,9 +58,15 @@ def test_projections_are_copied_into_layers_that_have_the_same():
         unbuilt.copy_projections(LocalAttention(2, 4))
 
 
-@pytest.mark.parametrize(("make", "name"), [(LSHAttention, "rotations"), (ClusteredAttention, "planes")])
-def test_axes_and_planes_of_hashing_follow_the_seed_and_are_not_trained(make, name):
-    layers = [make(2, 4, seed=seed) for seed in (1, 1, 2)]
+@pytest.mark.parametrize(
+    ("make", "arguments", "name"),
+    [
+        (LSHAttention, {"num_buckets": 4, "bucket_size": 8}, "rotations"),
+        (ClusteredAttention, {"num_clusters": 4}, "planes"),
+    ],
+)
+def test_axes_and_planes_of_hashing_follow_the_seed_and_are_not_trained(make, arguments, name):
+    layers = [make(2, 4, **arguments, seed=seed) for seed in (1, 1, 2)]
     for layer in layers:
         layer.build((2, 30, 8))
     drawn, again, apart = (layer.non_trainable_weights[-1] for layer in layers)

@@ -20,7 +20,7 @@ from tf_sparse_attention.patterns.pattern import primitives
 OF_ALL_TOKENS = ("top_k", "strided", "hash")  # selections of routing attention that look at the whole sequence
 # Names of parents of weights whose own name says too little.
 PARENTS = ("query", "key", "value", "query_norm", "key_norm", "gate", "attention_output", "clusters_")
-PARENTS += ("branch_gate", "window_", "compressed_", "global_")
+PARENTS += ("branch_gate", "window_", "compressed_", "global_query", "global_key", "global_value")
 
 
 class Dense(NamedTuple):
