@@ -140,6 +140,7 @@ def test_a_preset_of_keras_hub_is_audited(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("\ncausal\n")
 
 
+@pytest.mark.full
 def test_the_program_runs_as_a_module(code):
     command = [sys.executable, "-m", "tf_sparse_attention.audit", f"{code}:leaking", "--length=6", "--quick"]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

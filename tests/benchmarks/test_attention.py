@@ -25,6 +25,7 @@ def test_a_missed_aim_fails_a_check_and_only_a_check(capsys):
     assert "MISSED local: forward and backward of dense 1, at most 0.18" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_worker_measures_time_in_every_mode_and_skips_what_does_not_fit_into_memory():
     seconds = worker.measure(worker.Measurement("time", "local", 32, modes=("graph",), repeats=1))
     assert {"graph forward", "graph both", "graph remat"} <= set(seconds)

@@ -70,6 +70,7 @@ def test_programs_are_measured_on_jax_without_missing_kernels(run_python, tmp_pa
     assert "| 512 | local |" in said and gpu.WINDOW not in said
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not memory.can_measure(), reason="this system does not let the peak be reset")
 def test_the_peak_is_the_largest_memory_of_a_call_even_if_it_is_freed():
     held = np.ones(50_000_000, "float32")  # 200 MB, which do not count

@@ -75,6 +75,7 @@ def test_the_cores_of_keras_and_of_torch_are_dense_causal_attention():
         np.testing.assert_allclose(step.run()[0].detach().numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["local", "nearest", "all-attention", "lsh", "clustered"], 1))
 def test_one_head_at_a_time_is_all_heads_at_once_with_the_same_gradients(name):
     at_once, in_turn = (

@@ -39,6 +39,7 @@ def test_a_dry_run_prints_the_mapping_and_writes_nothing(small_checkpoint, tmp_p
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.full
 def test_routed_heads_can_be_made_causal_at_once(small_checkpoint, references, tmp_path, capsys):
     path = tmp_path / "causal.keras"
     assert main(["t2t", str(small_checkpoint.write(tmp_path)), "--output", str(path), "--causal"]) == 0

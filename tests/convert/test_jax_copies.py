@@ -1,5 +1,7 @@
 """Copies on JAX, where two variables that share an array lose it as soon as one of them is trained."""
 
+import pytest
+
 COMPARE_ARRAYS = """
 import keras, tf_sparse_attention as tsa
 from tests.convert.swap.swap_models import local, transformer
@@ -32,5 +34,6 @@ print(shared(layer, copy_in_precision(layer, "float32", lambda copy: copy.build(
 """
 
 
+@pytest.mark.full
 def test_no_copy_shares_an_array_with_its_original_on_jax(run_jax):
     assert set(run_jax(COMPARE_ARRAYS).split()) == {"0"}

@@ -66,6 +66,7 @@ def test_attention_with_lora_starts_unchanged_and_is_loaded_with_the_sum(name, t
     np.testing.assert_allclose(contracts.to_numpy(reloaded(around(layer, name), tmp_path)(X)), after, atol=1e-5)
 
 
+@pytest.mark.full
 @quiet
 @pytest.mark.filterwarnings("ignore:Invalid quantization mode:UserWarning")  # Keras's `Embedding` has no float8
 @pytest.mark.parametrize(

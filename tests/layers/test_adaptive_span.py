@@ -67,6 +67,7 @@ def test_training_moves_spans_and_keeps_them_between_0_and_1(kind):
     np.testing.assert_array_equal(layer.span.fraction.constraint(np.array([-0.5, 0.3, 1.5])), [0, 0.3, 1])
 
 
+@pytest.mark.full
 def test_programs_of_other_models_around_the_layer_follow_its_window_and_files_keep_it(tmp_path):
     layer = built("local")
     model, other = make_model(layer), make_model(layer)

@@ -80,6 +80,7 @@ def test_a_saved_model_is_unchanged_when_loaded_in_safe_mode(case, tmp_path):
     assert_close(loaded(x), call(layer, case, x), 0)
 
 
+@pytest.mark.full
 @every_layer(by_default=("mixed",))
 def test_training_is_the_same_eager_in_a_graph_and_under_xla(case):
     expected = train(case, run_eagerly=True)

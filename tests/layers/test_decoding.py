@@ -61,7 +61,7 @@ def made(name):
     return built(CASES[name].make())
 
 
-@pytest.mark.parametrize("name", first(NAMES, 5))
+@pytest.mark.parametrize("name", first(NAMES, 3))
 def test_decoding_after_prompts_of_any_length_equals_the_full_pass(name):
     assert largest_error(made(name), normal(6, 31, SIZE), np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE
 
@@ -281,7 +281,7 @@ def test_wrong_arguments_of_decoding_are_named(subtests):
 
 
 @pytest.mark.parametrize(
-    "name", first(["successors", "selected", "native", "dense", "sparse_heads", "local_window"], 2)
+    "name", first(["successors", "selected", "native", "dense", "sparse_heads", "local_window"], 1)
 )
 def test_a_cache_in_int8_is_smaller_and_nearly_as_exact(name):
     layer, x = made(name), normal(2, 40, SIZE)
@@ -336,7 +336,7 @@ def test_a_row_without_tokens_keeps_the_sums_of_its_blocks(pattern):
 
 
 # Small caches hold all tokens of a short sequence, but not what a convolution or a pooled block needs.
-@pytest.mark.parametrize("max_length", [6, 40])
+@pytest.mark.parametrize("max_length", first([6, 40], 1))
 @pytest.mark.parametrize("name", first(["selected_convolved", "native", "local_window", "mixed", "nearest"], 2))
 def test_tokens_that_a_cache_no_longer_holds_are_not_removed(name, max_length):
     layer, x = made(name), normal(2, max_length, SIZE)

@@ -166,6 +166,7 @@ def spread(logits, keys):
 LONG = list(range(4, 12))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("prompt", "run_eagerly"), first([(LONG, True), (LONG, False), ([4], True)], 1))
 def test_a_stream_with_positions_in_the_cache_is_decoding_token_by_token(prompt, run_eagerly):
     model = LanguageModel(Backbone(20, 1, 16, [STREAMING], seed=0))

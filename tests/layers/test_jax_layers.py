@@ -28,6 +28,7 @@ def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing
     assert run_checks(run_jax, f"same_results={tmp_path / 'tensorflow.npz'}")["same_results"] < 1e-5
 
 
+@pytest.mark.full
 def test_implicit_masks_reach_the_layers_of_a_compiled_model_on_jax(run_jax):
     assert max(run_checks(run_jax, "implicit_masks")["implicit_masks"].values()) < 5e-6
 
@@ -54,12 +55,14 @@ def test_contracts_hold_on_jax(run_jax, name):
 FORWARD = [("local_window", True), ("nearest", False), ("dense", True), ("fixed", True), ("selected", False)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "has_derivative"), first([*FORWARD, ("sparse_sinks", False)], 2))
 def test_only_patterns_without_gradients_of_their_own_have_forward_derivatives_on_jax(run_jax, name, has_derivative):
     found = run_checks(run_jax, f"forward_mode={name}")["forward_mode"]
     assert found < 5e-3 if has_derivative else found == "TypeError"  # of differences in float32
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(NAMES, 1))
 def test_a_saved_model_that_jax_exports_runs_in_tensorflow(run_jax, name, tmp_path):
     if name == "local_2d_blocks":
@@ -67,6 +70,7 @@ def test_a_saved_model_that_jax_exports_runs_in_tensorflow(run_jax, name, tmp_pa
     assert run_checks(run_jax, f"saved_model={name}={tmp_path}")["saved_model"] < 1e-5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["local_blocks", "native"], 1))
 def test_float64_on_jax_is_float64_throughout(run_jax, name):
     """With a soft cap a row that sees nothing has zeros, and decoding equals the full pass far beyond float32."""

@@ -131,6 +131,7 @@ def test_the_first_centroids_are_normalised_distinct_directions_that_count_as_on
     assert len(np.unique(centroids.reshape(6, 4), axis=0)) == 6
 
 
+@pytest.mark.full
 def test_layers_with_equal_seeds_are_equal_in_training():
     results = []
     for number, seed in enumerate((7, 7, 8)):

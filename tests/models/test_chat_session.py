@@ -35,6 +35,7 @@ def answer(session, count, **settings):
     return np.concatenate([*session.generate(count, **settings)])
 
 
+@pytest.mark.full
 def test_ten_turns_equal_generation_from_the_whole_conversation_and_need_four_programs(model):
     session, rng, eager = make_session(model, 400), np.random.default_rng(0), Generator(model, run_eagerly=True)
     for turn in range(10):

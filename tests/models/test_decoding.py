@@ -77,6 +77,7 @@ REMEMBERING = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["longer_than_a_window", "all_attention", "blocks", "rotary"], 1))
 def test_logits_after_a_memory_are_those_of_reading_on(name):
     model, rng = make(**REMEMBERING[name]), np.random.default_rng(0)

@@ -104,6 +104,7 @@ def test_other_weights_make_other_programs():
     assert after.tolist() != before.tolist()
 
 
+@pytest.mark.full
 def test_padding_is_never_generated():
     model = make_model(vocabulary_size=3)
     model.to_vocabulary.bias.assign([9.0, 0.0, 0.0])

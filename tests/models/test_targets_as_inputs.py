@@ -81,6 +81,7 @@ def test_a_call_with_targets_answers_with_their_nats():
     assert model.compute_output_shape(ids.shape) == (4, 12, 40)
 
 
+@pytest.mark.full
 def test_a_compiled_model_trains_on_once_it_is_loaded(tmp_path):
     model = make()
     trained(model, language_model_loss(), run_eagerly=True)

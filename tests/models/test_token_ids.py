@@ -64,6 +64,7 @@ def test_whole_floats_are_the_integers_they_say_in_half_precision():
     np.testing.assert_array_equal(keras.Model(symbolic, model(symbolic))(inputs), expected)
 
 
+@pytest.mark.full
 def test_a_model_is_exported_for_integers(tmp_path):
     half, ids = {"dtype": "mixed_bfloat16"}, np.array([[3, 17, 5]], "int32")
     model = LanguageModel(backbone(**half), **half)

@@ -134,6 +134,7 @@ def test_a_rare_word_as_likely_as_a_frequent_one_does_not_win():
     assert len(equal) > 2 and not any(equal)
 
 
+@pytest.mark.full
 def test_an_unknown_number_of_rows_works():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("on JAX shapes are known")

@@ -84,6 +84,7 @@ def test_rows_without_labels_are_blanks():
         assert_close(found, -LOG_PROBS[..., 0].sum(axis=1), 1e-5)
 
 
+@pytest.mark.full
 def test_a_long_row_equals_keras():
     labels, lengths = rng.integers(1, 30, (2, 20)), np.array([70, 50], "int32")
     labels[1, 15:] = 0

@@ -45,6 +45,7 @@ def test_words_are_equal_if_their_characters_are():
     assert (words[:, 1:] >= 0).all()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs a graph of TensorFlow")
 def test_rows_of_unknown_width_have_the_same_words_and_distances():
     import tensorflow as tf

@@ -100,6 +100,7 @@ def test_clusters_of_equal_keys_are_estimated_exactly():
     np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pattern", first([RetrievedClusters(2, 4, 8), RetrievedClusters(2, 1, 8, num_nodes=2)], 1))
 @pytest.mark.parametrize("length", first([21, 8, 5], 1))
 def test_lengths_may_be_unknown(pattern, length):
@@ -137,12 +138,13 @@ def test_gradients_are_those_of_constant_clusters():
     assert_causal(keras.Model(inputs, layer(inputs, use_causal_mask=True)))
 
 
-@pytest.mark.parametrize("pattern", [PATTERNS[number][0] for number in (1, 2, 4)])
+@pytest.mark.parametrize("pattern", first([PATTERNS[number][0] for number in (2, 1, 4)], 1))
 @pytest.mark.parametrize("steps", first([[5, 1, 20, 1, 18], [1] * 45, [45], [16, 1, 1, 27]], 1))
 def test_decoding_in_steps_is_the_full_pass(pattern, steps):
     check_steps(pattern, steps)
 
 
+@pytest.mark.full
 def test_heads_that_share_keys_can_share_a_choice():
     pattern = RetrievedClusters(2, 2, 8, use_shared_choice=True)
     check_steps(pattern, [5, 1, 20, 1, 18])
@@ -163,7 +165,7 @@ def check_steps(pattern, steps):
         start += length
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-4), ("int8", 0.1)])
+@pytest.mark.parametrize(("dtype", "tolerance"), first([(None, 1e-4), ("int8", 0.1)], 1))
 def test_rows_keep_different_numbers_of_tokens(dtype, tolerance):
     layer = make_layer(Window(5) | First(2) | RetrievedClusters(2, 1, 8, num_nodes=2), num_key_value_heads=2)
     x, begins = normal(2, 48, SIZE), np.zeros(2, "int32")

@@ -43,15 +43,15 @@ def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
 
 
 TWO_WAYS = [
+    SelectedBlocks(4, 3) | First(2),
     Window(5) | RetrievedClusters(2, 4, 16),
     RetrievedClusters(2, 1, 8, num_nodes=1),
-    SelectedBlocks(4, 3) | First(2),
     RetrievedClusters(3, 2, 8, use_estimate=False, use_shared_choice=True),
     SelectedBlocks(8, 2, use_shared_choice=True),
 ]
 
 
-@pytest.mark.parametrize("pattern", TWO_WAYS)
+@pytest.mark.parametrize("pattern", first(TWO_WAYS, 2))
 @pytest.mark.parametrize(("length", "padding"), first([(53, 9), (7, 0), (64, 0)], 1))
 def test_tiles_compute_what_masked_blocks_compute(pattern, length, padding, monkeypatch):
     query, key, value, upstream = (
@@ -87,6 +87,7 @@ def test_a_shared_selection_is_sorted_once_per_key_head(monkeypatch):
         assert set(re.findall(r"s32\[(\d+,\d+),\d+\][^ ]* sort\(", program)) == {heads}
 
 
+@pytest.mark.full
 def test_chunks_of_queries_limit_the_size_of_arrays():
     def largest(chunk_size):
         run = tf.function(lambda x: select_blocks(x, x, TokenMasks(), 4, 1, chunk_size=chunk_size), jit_compile=True)

@@ -15,6 +15,7 @@ def logits(model, length):
     )
 
 
+@pytest.mark.full
 def test_short_texts_have_the_results_of_the_dense_model():
     dense, lines = decoder("llama"), []
     sparse = convert.make_sparse(dense, keys=64, print_fn=lines.append)

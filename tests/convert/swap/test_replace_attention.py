@@ -124,6 +124,7 @@ def test_a_pattern_can_be_told_that_masks_hide_later_positions(causal):
     assert set(calls) == {causal}
 
 
+@pytest.mark.full
 def test_models_inside_models_are_replaced_too(tmp_path):
     inner = make_transformer(num_layers=1)
 
@@ -359,6 +360,7 @@ def in_sequence(model):
     return keras.Sequential([keras.Input((12, 16)), model])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("around", first([in_sequence, lambda model: model], 1))
 def test_arguments_that_a_config_omits_are_those_of_the_attributes(around, tmp_path):
     model = randomized(around(Forgetful(5, activation="tanh")))
@@ -427,6 +429,7 @@ def test_layers_keep_no_tensor_of_the_symbolic_calls():
     assert_same_results(model, sparse, vectors())
 
 
+@pytest.mark.full
 def test_a_model_around_layers_of_a_sparse_model_is_saved_and_cloned_too(tmp_path):
     layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(30, 16), Block(), keras.layers.Dense(30)]
     sparse = replace_attention(randomized(keras.Sequential(layers)), local(), print_fn=None)

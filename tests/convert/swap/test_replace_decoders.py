@@ -89,7 +89,7 @@ def shorter(family):
     return {} if "layer_types" in FAMILIES[family][1] or family in ("gemma2", "gemma4") else {"num_layers": 1}
 
 
-@pytest.mark.parametrize("family", families(FAMILIES, default=(*FAST, "qwen3", "gpt_neo_x")))
+@pytest.mark.parametrize("family", families(FAMILIES, default=(*FAST, "gpt_neo_x")))
 def test_a_window_as_long_as_the_sequence_gives_the_dense_logits(dense, family):
     model = decoder(family, **shorter(family)) if shorter(family) else dense(family)
     inputs, reports = tokens(), []
@@ -200,6 +200,7 @@ def test_caches_go_on_where_the_shortest_prompt_ends(family, num_layers, make_la
     assert_greedy(sparse, generated(sparse, lengths), lengths)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", families(FAMILIES, default=("llama3",)))
 @pytest.mark.parametrize("make_layer", first([near_or_selected, local(4)], 1))
 def test_steps_of_any_number_of_tokens_equal_a_full_pass(family, make_layer):
@@ -235,6 +236,7 @@ def test_samplers_that_copy_rows_take_the_caches(dense, sampler, options):
     assert_same_text(dense("llama3"), sparse, sampler=sampler)
 
 
+@pytest.mark.full
 def test_rows_with_positions_of_their_own_are_nan():
     sparse = replace_attention(decoder("gemma4"), local(), print_fn=None)
     inputs = complete(sparse, tokens())
@@ -266,6 +268,7 @@ def test_the_sampler_is_that_of_the_dense_model():
     assert sparse.sampler.get_config() == model.sampler.get_config() and sparse.sampler is not model.sampler
 
 
+@pytest.mark.full
 def test_a_selection_that_looks_ahead_is_reported():
     model = decoder("llama3", num_layers=1)
     for selection, remarks in [("nearest", 0), ("top_k", 1)]:
@@ -297,6 +300,7 @@ for task in (keras_hub.models.CausalLM, keras_hub.models.LlamaCausalLM):
         assert name == "SwappedLlamaCausalLM" and float(error) < 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", families(["llama3", "gpt_oss"], default=["llama3"]))
 def test_parts_take_heads_and_key_heads_in_order(dense, family):
     sparse = replace_attention(dense(family), halves, print_fn=None)
@@ -309,6 +313,7 @@ def results(model, inputs):
 
 
 # KerasHub's tasks do not save how they were compiled.
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:`compile:UserWarning", "ignore:Skipping variable loading for opt:UserWarning")
 @pytest.mark.parametrize("family", families(FAMILIES, default=("gemma2",)))
 def test_it_trains_and_is_saved_as_a_file_and_as_a_preset(dense, family, tmp_path):
@@ -332,6 +337,7 @@ def test_it_trains_and_is_saved_as_a_file_and_as_a_preset(dense, family, tmp_pat
     assert difference(results(sparse, inputs), results(loaded, inputs)) < 1e-6
 
 
+@pytest.mark.full
 def test_arguments_that_a_layer_does_not_take_over_are_reported():
     def bare(attention):
         names = ("num_heads", "num_key_value_heads", "key_dim", "use_bias", "use_output_bias", "position")
@@ -360,6 +366,7 @@ def test_decoders_that_cannot_be_replaced_are_errors(subtests):
         arguments_of(attention(4, 2))
 
 
+@pytest.mark.full
 def test_a_window_that_kerashub_ignores_on_jax_is_reported(run_jax):
     found = run_jax(
         """

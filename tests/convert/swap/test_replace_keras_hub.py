@@ -46,6 +46,7 @@ def test_an_encoder_gives_the_dense_result_with_padding(bert):
     assert difference(*(result["pooled_output"] for result in results)) < 1e-5
 
 
+@pytest.mark.full
 def test_padding_takes_no_place_in_clusters(bert):
     sparse = replace_attention(bert, routed, print_fn=None)
     long = {**padded(), "segment_ids": np.zeros((2, LENGTH), int)}
@@ -76,6 +77,7 @@ def assert_saved(model, folder):
     assert difference(model(padded()), loaded(padded())) == 0
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:`compile:UserWarning", "ignore:Layer .* does not have a `quantize`:UserWarning")
 def test_weights_keep_their_paths_and_few_bits_are_saved(gpt2, tmp_path):
     sparse = replace_attention(gpt2, local(4), print_fn=None)
@@ -84,6 +86,7 @@ def test_weights_keep_their_paths_and_few_bits_are_saved(gpt2, tmp_path):
     assert_saved(sparse, tmp_path)
 
 
+@pytest.mark.full
 def test_weights_of_mixed_heads_are_in_their_block_before_and_after_loading(gpt2, tmp_path):
     backbone = replace_attention(gpt2, mixed, print_fn=None).backbone
     name = backbone.transformer_layers[0]._self_attention_layer.attention.name
@@ -98,6 +101,7 @@ def halves(dense):
     return MixedAttention([LocalAttention(**{**arguments, "name": name}) for name in ("first", "second")])
 
 
+@pytest.mark.full
 def test_low_rank_kernels_are_carried_over():
     backbone = keras_hub.models.GPT2Backbone(**SIZES, max_sequence_length=32)
     backbone.enable_lora(2)

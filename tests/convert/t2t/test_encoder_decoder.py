@@ -72,6 +72,7 @@ def test_causal_routing_reads_the_best_of_the_source_and_not_later_targets(causa
     assert np.abs(found - whole).max() > 1e-3
 
 
+@pytest.mark.full
 def test_causal_routing_keeps_the_weights_and_ignores_padding_of_the_source(causal, model):
     ours, theirs = weights_by_path(causal), weights_by_path(model)
     assert set(ours) == set(theirs)

@@ -11,6 +11,7 @@ from tf_sparse_attention.convert.t2t.files import open_checkpoint
 pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
 
 
+@pytest.mark.full
 def test_the_optimizer_has_the_published_moments_and_step_and_a_causal_model_keeps_the_loss(pg19_like, caplog):
     caplog.set_level("INFO")
     model = tsa.convert.from_t2t_checkpoint(pg19_like.prefix)
@@ -40,6 +41,7 @@ def test_the_optimizer_has_the_published_moments_and_step_and_a_causal_model_kee
     assert abs(float(loss) - pg19_like.arrays["loss"]) > 1e-4
 
 
+@pytest.mark.full
 def test_a_checkpoint_without_slots_has_an_initialized_optimizer_and_unknown_optimizers_none(
     small_checkpoint, tmp_path, caplog
 ):
@@ -71,6 +73,7 @@ def test_a_converted_model_trains_on_and_a_saved_model_resumes_from_the_same_sta
     assert int(model.optimizer.iterations) == 308
 
 
+@pytest.mark.full
 def test_heads_that_were_given_as_layers_or_block_by_block_become_causal():
     heads = {"num_heads": 1, "key_dim": 4}
     routing = {**heads, "num_clusters": 2, "cluster_size": 4, "selection": "top_k"}
