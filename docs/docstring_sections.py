@@ -20,7 +20,7 @@ class DocstringSections(griffe.Extension):
 def google_style(docstring):
     """Returns a docstring whose sections `Call arguments` and `Example` are those of Google's style of the same form.
 
-    `Call arguments` that refers to another class in place of a list of arguments stays a paragraph. `Example` is the
+    `Call arguments` that refers to another class instead of listing arguments stays a paragraph. `Example` is the
     last section; it may be indented or, as in Keras, not, and without prompts it is one block of code.
     """
     before, title, arguments = docstring.partition("\nCall arguments:")

@@ -1,7 +1,7 @@
 """Draws docs/tensorboard.png, what TensorBoard shows of a run: `python -m docs.draw_tensorboard --workdir=runs/tiny`.
 
 From the event files of the run, as TensorBoard's page of scalars has them: a chart for each name, training and
-validation in one. docs/training.md has the command of the run. `make docs` takes the picture as it is.
+validation in one. docs/training.md has the command of the run. `make docs` uses the picture unchanged.
 """
 
 import argparse

@@ -61,7 +61,7 @@ def marks(table):
 
 
 def cell(table, name, target, signature):
-    """Return the largest error of a file, or why there is none."""
+    """Return the largest error of a file, or the reason why it cannot be measured."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             model = table.make(signature, table.cases[name])

@@ -15,7 +15,12 @@ from tf_sparse_attention.convert import arguments_of, replace_attention
 from tf_sparse_attention.layers import LocalAttention
 
 LENGTH = 24
-COLUMNS = ("decoder", "carried over beside rotary positions and grouped heads", "logits differ by", "greedy text")
+COLUMNS = (
+    "decoder",
+    "carried over, in addition to rotary positions and GQA",
+    "logits differ by",
+    "greedy text",
+)
 BOUND = 1e-5  # of the largest logit; the results change from machine to machine
 SETTINGS = {
     "use_bias": "biases",
@@ -59,7 +64,7 @@ def words_of(difference):
 def _same_text(dense, sparse, ids):
     try:
         wanted = generated(dense, ids, (5, 9))
-    except Exception as error:  # whatever KerasHub raises
+    except Exception as error:  # any error of KerasHub
         return f"the dense model raises {type(error).__name__}"
     found = generated(sparse, ids, (5, 9))
     if (wanted == found).all():

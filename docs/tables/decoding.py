@@ -1,8 +1,8 @@
 """Prints how far decoding is from whole calls: python -m docs.tables.decoding [--cases N] [--jax-cases N] [--write].
 
-Draws layers of every kind, with their arguments, lengths, prompts and masks, and compares what they decode token by
-token, rows at positions of their own, with one causal call for the whole sequence; likewise models, layers and models
-that go on from a memory, and attention to another sequence. Each backend runs in a process of its own. With `--write`
+Draws layers of every kind, with their arguments, lengths, prompts and masks, and compares decoding token by token, with
+rows at different positions, with one causal call for the whole sequence. It also compares models, layers and models
+that continue after a memory, and cross-attention. Each backend runs in a separate process. With `--write`
 the table goes into docs/results.md, between its two marks.
 """
 

@@ -1,6 +1,6 @@
 """The table pattern x feature of docs/patterns.md, made by trying: `python -m docs.tables.features` prints it.
 
-LiteRT and ONNX are read from the tables of docs/portable.md, which tests of their own make from conversions.
+LiteRT and ONNX are read from the tables of docs/portable.md, which separate tests make from conversions.
 """
 
 import re
@@ -39,7 +39,7 @@ def layer(name, **own):
     return lambda **common: getattr(layers, name)(**{**HEADS, **own}, **common)
 
 
-OF_KIND = {"relative": {"max_distance": 4}}  # which dense attention has to be told
+OF_KIND = {"relative": {"max_distance": 4}}  # an argument that dense attention needs
 ROUTED = {"num_clusters": 3, "cluster_size": 4, "seed": 0}
 HASHED = {"num_buckets": 4, "bucket_size": 4, "seed": 0}
 # Name, pattern, and whether it is causal alone (True), never (False) or as the call says (None).

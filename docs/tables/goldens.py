@@ -40,7 +40,7 @@ MORE = {
     "data/tokenizers/test_subword_tokenizer.py::test_published_ids_decode_as_published": None,
     "data/tokenizers/test_subword_tokenizer.py::test_a_graph_gives_the_published_ids_and_texts": None,
 }
-# What stands for a published fault: an argument of ours, or an adapter in the tests.
+# The counterpart of a published fault: an argument of this library, or an adapter in the tests.
 SWITCHES = {
     "adafactor": '`matrix_view="last_two"`',
     "causality_leak": "count + 0.01, causal by rank",
