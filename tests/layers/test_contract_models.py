@@ -10,7 +10,7 @@ from tests.contracts import CLOSE, SIZE, assert_close, built, call, normal, to_n
 from tests.draws import is_full
 
 EXACT = 1e-12  # rounding of float64
-TRACED = ("local_2d", "top_k_separate")
+TRACED = ("top_k_separate",)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 

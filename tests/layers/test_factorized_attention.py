@@ -1,6 +1,7 @@
 """Strided and fixed attention: the patterns of heads and their defaults."""
 
 import numpy as np
+import pytest
 
 from tests.contracts import SIZE, normal, to_numpy
 from tests.oracle import definitions
@@ -56,6 +57,7 @@ def layer_indices(backbone):
     return [[getattr(part, "layer_index", None) for part in block.attention.parts] for block in backbone.blocks]
 
 
+@pytest.mark.full
 def test_a_backbone_numbers_its_interleaved_layers(tmp_path):
     model = backbone(seed=1)
     assert layer_indices(model) == layer_indices(Backbone.from_config(model.get_config())) == [[0, 0], [1, 1]]

@@ -87,6 +87,7 @@ def test_logits_after_a_memory_are_those_of_reading_on(name):
     assert largest_error(model, ids, np.array([5, 1, 7]), memory) < 1e-4
 
 
+@pytest.mark.full
 def test_rows_go_on_with_the_document_that_they_read_last():
     model, rng = make(**REMEMBERING["rotary"], num_layers=1), np.random.default_rng(0)
     segments = np.array([[4] * 9 + [7] * 2, [3] * 11, [5, 5, 5, 5, 5, 5, 5, 9, 9, 5, 5]])

@@ -27,6 +27,7 @@ def test_ids_alone_are_enough():
     assert set(Encoder(attention=ATTENTION, use_pooler=False, **SIZES)(ids(9))) == {"sequence_output"}
 
 
+@pytest.mark.full
 def test_padding_to_whole_blocks_changes_nothing_and_a_block_of_padding_is_the_last_one():
     encoder, ids = Encoder(attention=ATTENTION, global_block=4, **SIZES), np.arange(1, 14)[None] % 9 + 1
     for length, is_same in ((16, True), (20, False)):

@@ -145,6 +145,7 @@ def test_the_model_of_a_preset_of_translation_is_causal():
     assert tuple(model(inputs_of(9)).shape) == (1, 9, 30)
 
 
+@pytest.mark.full
 def test_the_published_form_of_translation_looks_ahead():
     model = SequenceToSequence.from_preset(TRANSLATOR, 30, source_vocabulary_size=20, reproduce_reference=True, **SMALL)
     assert not model.backbone.causal_selection and model.source_vocabulary_size == 20
@@ -152,6 +153,7 @@ def test_the_published_form_of_translation_looks_ahead():
         model({**inputs_of(9), "encoder_token_ids": np.ones((1, 9), "int32")})
 
 
+@pytest.mark.full
 def test_cross_attention_of_ones_own_replaces_that_of_a_preset():
     dense = [{"layer": "DenseAttention", "num_heads": 2, "key_dim": 8}]
     model = SequenceToSequence.from_preset(TRANSLATOR, 30, cross_attention=dense, **SMALL)

@@ -175,6 +175,7 @@ def test_it_learns_and_is_the_same_when_loaded(tmp_path):
     assert_close(model({**PADDED, "targets": TARGETS}), nats, NEAR)
 
 
+@pytest.mark.full
 def test_half_precision_stays_near():
     exact, model = make(scale=1), make(scale=1, dtype="mixed_bfloat16")
     model.set_weights(exact.get_weights())

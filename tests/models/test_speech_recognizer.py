@@ -121,6 +121,7 @@ def test_attention_is_replaced_and_the_weights_stay():
         model.with_attention([{"layer": "LSHAttention", "num_buckets": 4, "bucket_size": 4, **HEADS}])
 
 
+@pytest.mark.full
 def test_half_precision_stays_finite_and_is_close():
     inputs = INPUTS | {"features": FEATURES * 30 + 200}
     arguments = {"feature_mean": np.full(F, 200), "feature_std": np.full(F, 30)}

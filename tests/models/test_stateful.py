@@ -138,6 +138,7 @@ def test_batches_of_other_rows_are_refused(subtests):
     assert stateful.predict(ids, batch_size=2, verbose=0).shape[0] == 4
 
 
+@pytest.mark.full
 def test_rows_that_a_program_does_not_know_are_those_of_the_batches():
     ids, model = text(length=12), make()
     stateful, reader = StatefulModel(model, 2), StatefulModel(model, 2)

@@ -91,6 +91,7 @@ def test_gradients_of_permutations_and_unique_rows_have_no_scatter():
     assert scatters(lambda x: take_rows(x, ORDER))  # the same look finds the scatter of the plain gather
 
 
+@pytest.mark.full
 def test_gradients_on_jax_are_those_of_the_plain_gather_without_a_scatter(run_jax):
     found = run_check(run_jax, "gathers")
     assert found["permute_rows"] == found["take_unique_rows"] == [0, False]

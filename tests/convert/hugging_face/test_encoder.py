@@ -75,6 +75,7 @@ def checkpoint(tmp_path):
     return pathlib.Path(shutil.copytree(GOLDEN / "longformer", tmp_path / "checkpoint"))
 
 
+@pytest.mark.full
 def test_shards_and_older_spellings_are_read(checkpoint):
     from safetensors.numpy import load_file, save_file
 

@@ -267,6 +267,7 @@ def test_models_and_layers_that_cannot_be_replaced_are_errors_with_the_reason(tr
     assert isinstance(replace_attention(plain, local(), print_fn=None).get_layer("node"), LocalAttention)
 
 
+@pytest.mark.full
 def test_vocabularies_of_preprocessing_layers_and_half_precision_are_kept():
     lookup = keras.layers.IntegerLookup(vocabulary=[7, 3, 5], name="lookup")
     adapted = keras.layers.Normalization(name="norm")

@@ -253,6 +253,7 @@ def test_layers_that_share_keys_are_left(dense):
     assert_same_text(model, sparse)
 
 
+@pytest.mark.full
 def test_frequencies_of_other_positions_are_not_replaced():
     model = decoder("smol_lm3")
     for layer in model.backbone.transformer_layers:

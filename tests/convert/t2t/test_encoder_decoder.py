@@ -40,6 +40,7 @@ def causal(model):
     return tsa.convert.with_causal_routing(model)
 
 
+@pytest.mark.full
 def test_every_weight_has_a_row_of_its_shape_and_every_variable_is_used(small_with_encoder):
     plan = plan_of(small_with_encoder)
     weights = weights_by_path(plan.make_model())

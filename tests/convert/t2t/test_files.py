@@ -20,6 +20,7 @@ def zipped(folder, archive, root=""):
     return archive
 
 
+@pytest.mark.full
 def test_several_data_files_are_read_as_one(small_checkpoint, tmp_path):
     names = sorted(small_checkpoint.tensors)
     halves = [names[::2], names[1::2]]
