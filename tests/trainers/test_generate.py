@@ -20,7 +20,6 @@ from tf_sparse_attention.generation import BeamSearch, Sampling
 from tf_sparse_attention.trainers import generate
 from tf_sparse_attention.trainers.shared import sampling, workdir
 from tf_sparse_attention.trainers.tasks import registry
-from tf_sparse_attention.trainers.tasks.task import Request
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +46,6 @@ def test_a_sample_equals_the_text_that_the_model_generates(source):
         expected = {"prompt": "Hi", "text": source.tokenizer.detokenize(row), "num_tokens": len(row) - 2, "seed": 3}
         expected |= {"log_prob": pytest.approx(log_probs.sum(), abs=1e-3), "finished": finished, "interrupted": False}
         assert sample == {**expected, **settings}
-
-
-def test_a_sample_that_nobody_shows_is_returned_as_text(source):
-    request = Request(b"ab", length=1)
-    generated = sampling.generate(source, request)
-    assert generated.text == sampling.as_text(generated.samples)
-    assert sampling.generate(source, request, lambda samples: None).text == ""
 
 
 def test_settings_that_do_not_go_together_or_are_out_of_range_are_errors_that_name_them(source):

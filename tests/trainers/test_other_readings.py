@@ -36,24 +36,17 @@ def test_a_run_with_memory_and_spans_resumes_bit_for_bit(memory_config, tmp_path
 
 
 @pytest.mark.full
-def test_a_run_with_memory_is_trained_and_its_checkpoint_gives_its_model(memory_config, tmp_path):
+def test_a_run_with_memory_is_trained_and_evaluated_and_its_checkpoint_gives_its_model(memory_config, tmp_path):
     memory_config.train.update(num_steps=4, evaluate_every=0)
     model = training.train(memory_config, tmp_path).model
     assert all(window < 32 for window in model.computed_windows)
     ids = np.arange(2, 40, dtype="int32")[None]
     expected = np.asarray(model(ids))
     np.testing.assert_allclose(workdir.load_model(tmp_path)(ids), expected, rtol=0, atol=1e-6)
-    (tmp_path / workdir.MODEL).unlink()
-    np.testing.assert_allclose(workdir.load_model(tmp_path)(ids), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.full
-def test_a_model_with_memory_learns_and_is_evaluated(memory_config, tmp_path):
-    memory_config.train.update(num_steps=60, evaluate_every=0, checkpoint_every=20, shrink_windows_every=40)
-    training.train(memory_config, tmp_path)
     result = evaluation.evaluate(tmp_path, "test")
     assert result["tokens"] == result["bytes"] + 3
-    assert result["bits_per_byte"] < 5
+    (tmp_path / workdir.MODEL).unlink()
+    np.testing.assert_allclose(workdir.load_model(tmp_path)(ids), expected, rtol=0, atol=1e-6)
 
 
 def make_masked(config):

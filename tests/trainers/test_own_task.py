@@ -47,26 +47,21 @@ def test_a_custom_task_is_loaded_by_its_name_and_reads_only_its_settings(get_con
     folder = task_runs.write_run(tmp_path / "run", task_runs.make_language_model_config())
     workdir.save_config(folder, config)
     assert type(registry.load_task(folder)) is type(task)
-    config.train.generated_targets = 3
-    with pytest.raises(ValueError, match=r"`config\.train\.generated_targets` must be unset for task=smoothed, which"):
+    for name, message in [
+        ("generated_targets", "must be unset for task=smoothed"),
+        ("confidence", r"must be unset .* Received: confidence=3"),
+        ("num_step", r"must be unset .* Did you mean `num_steps`\?"),
+    ]:
+        config = get_config("tiny")
+        config.train[name] = 3
+        with pytest.raises(ValueError, match=rf"`config\.train\.{name}` {message}"):
+            registry.make_task(config)
+    config, settings = get_config("tiny"), type(task).settings
+    monkeypatch.setattr(type(task), "settings", {**settings, "train": ["evaluation_window"]})
+    with pytest.raises(ValueError, match=r"`Task.settings` .* Did you mean `evaluation_windows`"):
         registry.make_task(config)
-    config = get_config("tiny")
+    monkeypatch.setattr(type(task), "settings", {**settings, "train": (*settings["train"], "confidence")})
     config.train.confidence = 0.9
-    with pytest.raises(ValueError, match=r"`config\.train\.confidence` must be unset .* Received: confidence=0\.9"):
-        registry.make_task(config)
-    settings = {**type(task).settings, "train": (*type(task).settings["train"], "confidence")}
-    del config.train.confidence
-    config.train.num_step = 30
-    with pytest.raises(ValueError, match=r"`config\.train\.num_step` must be unset .* Did you mean `num_steps`\?"):
-        registry.make_task(config)
-    del config.train.num_step
-    monkeypatch.setattr(type(task), "settings", {**type(task).settings, "train": ["evaluation_window"]})
-    with pytest.raises(
-        ValueError, match=r"`Task.settings` .* train\.evaluation_window\. Did you mean `evaluation_windo"
-    ):
-        registry.make_task(config)
-    config.train.confidence = 0.9
-    monkeypatch.setattr(type(task), "settings", settings)
     assert registry.make_task(config).config.train.confidence == 0.9
 
 

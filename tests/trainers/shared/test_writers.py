@@ -9,7 +9,6 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 import tf_sparse_attention as tsa
-from docs import draw_tensorboard
 from tf_sparse_attention.data.sources.media_files import decode_wav
 from tf_sparse_attention.trainers.shared import illustrations, training, workdir, writers
 from tf_sparse_attention.trainers.tasks.task import Examples
@@ -24,10 +23,7 @@ def test_a_bar_shows_the_newest_metrics_and_a_line_for_a_validation(capsys):
     bar.write(2, {"validation/bits_per_byte": 3.25})
     bar.progress(4, 0.5)
     shown = capsys.readouterr().out
-    assert "2/4" in shown and "4/4" in shown
-    assert "loss=0.5, rate=0.01, norm=2.5, tokens/s=1,234" in shown
-    assert "step 2: validation bits per byte 3.25\n" in shown
-    assert "step 2: loss" not in shown
+    assert "4/4" in shown and "loss=0.5, " in shown and "step 2: validation bits per byte 3.25\n" in shown
 
 
 def test_json_lines_later_than_the_step_of_a_resume_are_deleted(tmp_path):
@@ -85,16 +81,6 @@ def test_a_terminal_gets_a_bar_and_a_log_gets_lines(tmp_path, monkeypatch):
         monkeypatch.setattr(sys.stdout, "isatty", lambda answer=is_terminal: answer, raising=False)
         opened = writers.open_writers(tmp_path, num_steps=3, start_step=0, settings={})
         assert [type(writer) for writer in opened] == [kind, writers.JsonLines, writers.TensorBoard]
-
-
-@pytest.mark.pages
-def test_the_picture_of_the_training_page_is_drawn_from_event_files(tmp_path):
-    writer = writers.TensorBoard(tmp_path / workdir.TENSORBOARD, 0, {})
-    for step in (1, 2):
-        writer.write(step, SCALARS | {"validation/loss": 9.0, "validation/bits_per_byte": 2.0})
-    assert draw_tensorboard.read_curves(tmp_path / workdir.TENSORBOARD / "validation")["loss"] == ([1, 2], [9.0, 9.0])
-    draw_tensorboard.main([f"--workdir={tmp_path}", f"--output={tmp_path / 'tensorboard.png'}"])
-    assert 10_000 < (tmp_path / "tensorboard.png").stat().st_size < 150_000
 
 
 SPAN = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 8, "adaptive_span": True}
