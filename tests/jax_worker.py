@@ -55,6 +55,13 @@ class JaxWorker:
             self._process.communicate()
 
 
+def run_on_devices(module, *arguments, count=4):
+    """Run a module in a process on the JAX backend with several CPU devices, and return the JSON that it prints."""
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(count)}
+    command = [sys.executable, "-m", module, *arguments]
+    return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+
+
 def answer_to(code):
     """Run one piece of code and return {"printed": text} or {"error": traceback}."""
     import keras

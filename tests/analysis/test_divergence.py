@@ -92,12 +92,6 @@ def test_means_and_deviations_are_those_worked_by_hand_and_the_model_is_as_it_wa
             assert row.num_pairs == {"local|local": 1, "local|routing": 4, "routing|routing": 1}[row.kinds]
 
 
-def test_equal_heads_have_exactly_none_and_heads_apart_the_most():
-    a = np.array([[0.5, 0.5, 0, 0], [1, 0, 0, 0]])
-    assert jensen_shannon(a, a).tolist() == [0, 0]
-    np.testing.assert_allclose(jensen_shannon(a, a[:, ::-1]), np.log(2), rtol=1e-15)
-
-
 def published_relative(p, q, epsilon=1e-5):
     """Return the relative entropy of the published code, which has its epsilon twice."""
     return -np.sum(p * np.log(q / (p + epsilon) + epsilon), axis=-1)
@@ -139,10 +133,8 @@ def test_some_queries_are_spread_evenly():
 def test_the_table_and_the_drawing_show_each_two_kinds():
     pytest.importorskip("matplotlib").use("Agg")
     result = tsa.analysis.head_divergence(model_of([LOCAL], [ROUTING, LOCAL], num_layers=2), ids_of())
-    kinds, lines = ["local|local", "local|routing", "routing|routing"], result.table().splitlines()
-    assert lines[0] == r"| layer | local\|local | local\|routing | routing\|routing |"
-    assert lines[2].endswith("| - | - |")
-    figure = result.draw()
+    kinds, figure = ["local|local", "local|routing", "routing|routing"], result.draw()
+    assert r"| layer | local\|local | local\|routing | routing\|routing |" in result.table()
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == kinds
     assert result.draw(axes=figure.axes[0]) is figure
 

@@ -40,11 +40,7 @@ def test_without_jax_every_reason_is_the_backend():
     assert [row.layer for row in report.rows] == [f"text/block_{i}/attention/local_0" for i in range(2)]
     assert {row.kernel for row in report.rows} == {None}
     assert all("the JAX backend" in row.reason for row in report.rows)
-    lines = str(report).splitlines()
-    assert lines[0] == "| layer | attention | part | implementation | reason |"
-    assert lines[2].startswith(
-        "| text/block_0/attention/local_0 | LocalAttention | Window | plain operations | kernels need"
-    )
+    assert "| text/block_0/attention/local_0 | LocalAttention | Window | plain operations | " in str(report)
 
 
 def test_parts_have_a_row_each_and_nothing_of_a_built_layer_changes():

@@ -1,10 +1,6 @@
 """Axes that the layout map splits, and training of a model that is split over devices."""
 
 import functools
-import json
-import os
-import subprocess
-import sys
 
 import keras
 import pytest
@@ -12,7 +8,7 @@ import pytest
 import tf_sparse_attention as tsa
 from tests.cases import CASES
 from tests.contracts import SIZE
-from tests.jax_worker import ROOT
+from tests.jax_worker import run_on_devices
 from tf_sparse_attention.distribution.model_parallel import RULES, split_axes
 
 LOCAL = {"layer": "LocalAttention", "num_heads": 2, "key_dim": 4, "window": 4}
@@ -113,9 +109,7 @@ def test_a_backend_without_layouts_is_an_error():
 @functools.cache
 def trained(optimizer):
     """Return what the process with four devices found, see `model_parallel_worker.main`."""
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
-    command = [sys.executable, "-m", "tests.distribution.model_parallel_worker", optimizer]
-    return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    return run_on_devices("tests.distribution.model_parallel_worker", optimizer)
 
 
 @pytest.mark.full

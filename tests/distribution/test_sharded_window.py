@@ -1,10 +1,6 @@
 """Sliding-window attention over a sharded sequence."""
 
 import functools
-import json
-import os
-import subprocess
-import sys
 from typing import NamedTuple
 
 import keras
@@ -12,7 +8,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.jax_worker import ROOT
+from tests.jax_worker import run_on_devices
 
 HEADS, SIZE = 2, 4
 
@@ -43,9 +39,7 @@ CASES = (
 @functools.cache
 def compared():
     """Return for each case the differences from one device and the shape of a part, see the worker."""
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
-    command = [sys.executable, "-m", "tests.distribution.sharded_window_worker"]
-    return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    return run_on_devices("tests.distribution.sharded_window_worker")
 
 
 @pytest.mark.full

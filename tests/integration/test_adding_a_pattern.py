@@ -1,7 +1,6 @@
 """The page that builds a pattern: its code runs as one file of a user's own, and its pattern does all that ours do."""
 
 import importlib.util
-import re
 import sys
 
 import keras
@@ -10,23 +9,19 @@ import pytest
 
 from tests import contracts
 from tests.cases import Case
-from tests.conftest import ROOT
+from tests.pages import DOCS, blocks
 from tf_sparse_attention.analysis import draw_pattern
 from tf_sparse_attention.layers import MixedAttention, RoutingAttention, SparseAttention
 from tf_sparse_attention.patterns import Window
 
-PAGE = ROOT / "docs" / "adding_a_pattern.md"
-
-
-def blocks():
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+BLOCKS = blocks((DOCS / "adding_a_pattern.md").read_text(encoding="utf-8"), "python")
 
 
 @pytest.fixture(scope="module")
 def log_sparse(tmp_path_factory):
     """The page's first block, imported from a file that is no part of the library."""
     path = tmp_path_factory.mktemp("own") / "log_sparse.py"
-    path.write_text(blocks()[0], encoding="utf-8")
+    path.write_text(BLOCKS[0], encoding="utf-8")
     spec = importlib.util.spec_from_file_location("log_sparse", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["log_sparse"] = module
@@ -38,7 +33,7 @@ def log_sparse(tmp_path_factory):
 @pytest.mark.pages
 def test_the_rest_of_the_page_runs_with_that_file(log_sparse):
     names = dict(vars(log_sparse))
-    for number, block in enumerate(blocks()[1:], 1):
+    for number, block in enumerate(BLOCKS[1:], 1):
         exec(compile(block, f"adding_a_pattern.md, block {number}", "exec"), names)
 
 

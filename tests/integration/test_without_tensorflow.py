@@ -1,14 +1,10 @@
 """A language model on JAX where TensorFlow is not installed: data, training, scores, samples, saving."""
 
-import json
-import os
-import subprocess
-import sys
 import wave
 
 import pytest
 
-from tests.jax_worker import ROOT
+from tests.jax_worker import run_on_devices
 from tf_sparse_attention.data import ByteTokenizer, open_source, open_token_store, training_batches
 
 
@@ -30,11 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tests.without_tensorflow", str(folder)]
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    return json.loads(said.stdout)
+    return run_on_devices("tests.without_tensorflow", str(folder), count=1)
 
 
 def test_it_trains_scores_samples_and_saves(found):

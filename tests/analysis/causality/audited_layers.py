@@ -119,4 +119,5 @@ LOOKING_AHEAD = {
     "attention": lambda: language_model(attention(causal=False)),
     "shift": Ahead,
     "convolution": lambda: layers.Conv1D(4, 3, padding="same"),
+    "later_inputs_alone": lambda: lambda x: ops.pad(x[:, 1:], [[0, 0], [0, 1], [0, 0]]),
 }
