@@ -100,27 +100,19 @@ sys.path.append(str(pathlib.Path("site-packages").resolve()))
 """
 
 
-@pytest.fixture
-def first_cell():
-    """Function that runs the first cell of the notebooks where there is nothing but a backend, and returns its lines.
+def run_first_cell(folder, backend):
+    """Run the first cell of the notebooks where there is nothing but a backend, and return the lines that it prints.
 
     The interpreter sees no installed package (-S) and no setting of the environment but the path (-E).
     """
-    source = _first_cell(sorted(FOLDER.glob("*.ipynb"))[0])
-
-    def run(folder, backend):
-        (folder / "site-packages").mkdir(exist_ok=True)
-        if backend is not None:
-            (folder / "site-packages" / f"{backend}.py").touch()
-        code = FAKE_SHELL + TransformerManager().transform_cell(source)
-        code += "import tf_sparse_attention; print(tf_sparse_attention.__file__)"
-        process = subprocess.run(
-            [sys.executable, "-S", "-E", "-B", "-c", code], cwd=folder, capture_output=True, text=True
-        )
-        assert process.returncode == 0, process.stderr
-        return process.stdout.splitlines()
-
-    return run
+    (folder / "site-packages").mkdir(exist_ok=True)
+    if backend is not None:
+        (folder / "site-packages" / f"{backend}.py").touch()
+    code = FAKE_SHELL + TransformerManager().transform_cell(_first_cell(sorted(FOLDER.glob("*.ipynb"))[0]))
+    code += "import tf_sparse_attention; print(tf_sparse_attention.__file__)"
+    process = subprocess.run([sys.executable, "-S", "-E", "-B", "-c", code], cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 def _first_cell(path):
@@ -135,7 +127,7 @@ def test_all_notebooks_have_the_same_first_cell_and_no_outputs():
 
 
 @pytest.mark.parametrize("cloned", [False, True], ids=["fresh", "with a clone"])
-def test_the_first_cell_clones_and_installs_only_what_is_missing(first_cell, tmp_path, cloned):
+def test_the_first_cell_clones_and_installs_only_what_is_missing(tmp_path, cloned):
     address = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
     clone = [] if cloned else [f"git clone --quiet --depth=1 {address} tf_sparse_attention"]
     for backend, extras in ((None, "train,plot"), ("tensorflow", "tools,plot"), ("jax", "tools,plot")):
@@ -145,8 +137,8 @@ def test_the_first_cell_clones_and_installs_only_what_is_missing(first_cell, tmp
             (folder / "tf_sparse_attention").symlink_to(FOLDER.parent, target_is_directory=True)
         imported = str(folder / "site-packages" / "tf_sparse_attention" / "__init__.py")
         install = f'pip install --quiet "./tf_sparse_attention[{extras}]"'
-        assert first_cell(folder, backend) == [*clone, install, imported]
-        assert first_cell(folder, backend) == [imported]
+        assert run_first_cell(folder, backend) == [*clone, install, imported]
+        assert run_first_cell(folder, backend) == [imported]
 
 
 def test_the_first_cell_installs_no_second_backend():
