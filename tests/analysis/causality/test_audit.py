@@ -15,15 +15,19 @@ from tf_sparse_attention.layers import BlockSelectedAttention, NativeSparseAtten
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_causal_target_passes(name):
-    report = assert_causal(CAUSAL[name](), sequence_length=12, hidden_dim=6, num_cuts=4)
-    assert report.is_causal
-    assert report.max_gradient == 0 and report.max_change == 0
+    options = {"sequence_length": 12, "hidden_dim": 6, "num_cuts": 4}
+    report, quick = (assert_causal(CAUSAL[name](), **options, quick=quick) for quick in (False, True))
+    assert report.is_causal and quick.is_causal
+    assert report.max_gradient == 0 and report.max_change == 0 and quick.max_gradient is None
+    assert quick.checks == (("perturbation",) if name == "fixed_length" else ("perturbation", "prefix"))
 
 
 @pytest.mark.parametrize("name", LOOKING_AHEAD)
 def test_a_look_ahead_fails(name):
+    target, options = LOOKING_AHEAD[name](), {"sequence_length": 12, "hidden_dim": 6, "num_cuts": 4}
     with pytest.raises(CausalityError, match="`target`"):
-        assert_causal(LOOKING_AHEAD[name](), sequence_length=12, hidden_dim=6, num_cuts=4)
+        assert_causal(target, **options)
+    assert "prefix" in [leak.check for leak in causality_report(target, **options, quick=True).leaks]
 
 
 def test_a_leak_over_a_long_distance_needs_a_long_sequence():
