@@ -51,10 +51,6 @@ class RemotePath(pathlib.PurePosixPath):
     def rmdir(self):
         self._files.rmdir(self._name)
 
-    def rmtree(self):
-        if self.exists():
-            self._files.rm(self._name, recursive=True)
-
     def replace(self, target):
         assert not self.is_dir()
         self._files.mv(self._name, target._name)

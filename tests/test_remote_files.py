@@ -14,9 +14,7 @@ from tf_sparse_attention import remote_files
 @pytest.fixture
 def place(tmp_path):
     """A remote folder that is not there yet."""
-    place = remote_files.remote_path(f"memory://{tmp_path}/bucket")
-    yield place
-    place.rmtree()
+    return remote_files.remote_path(f"memory://{tmp_path}/bucket")
 
 
 def test_local_copies_are_told_apart_and_can_be_recognised(monkeypatch, tmp_path):

@@ -20,9 +20,7 @@ def place(request, tmp_path, monkeypatch):
     place = remote_files.remote_path(f"{request.param}://{tmp_path}/bucket/books")
     remote_files.write_bytes(place / "train" / "a.txt", b"one")
     remote_files.write_bytes(place / "test" / "b.txt", b"two")
-    yield place
-    if request.param == "memory":
-        place.rmtree()
+    return place
 
 
 def texts_of(folder):

@@ -182,9 +182,7 @@ def open_at(request, make_source, tmp_path, monkeypatch):
         return open_token_store(source, ByteTokenizer(), "train")
 
     make.cache, make.place = tmp_path / "cache", remote_files.remote_path(address) / "token_stores"
-    yield make
-    if request.param == "memory":
-        remote_files.remote_path(address).rmtree()
+    return make
 
 
 def test_a_new_store_is_uploaded_and_read_from_a_local_copy_unless_it_is_missing_or_damaged(open_at, monkeypatch):

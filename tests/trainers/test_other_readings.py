@@ -69,8 +69,7 @@ def test_only_masked_tokens_are_scored(tiny_config, tmp_path):
     assert result["bytes"] == pytest.approx(result["tokens"], rel=0.01)
     assert result["bits_per_byte"] == pytest.approx(result["nats"] / math.log(2) / result["bytes"])
     assert "gzip -9" not in result
-    text = evaluation.as_text(result)
-    assert f"only the {result['tokens']} masked tokens" in text and "gzip" not in text and "word " not in text
+    assert f"only the {result['tokens']} masked tokens" in evaluation.as_text(result)
     with pytest.raises(ValueError, match="`model` must be causal to generate text"):
         task_runs.draw_samples(registry.load_task(tmp_path).make_sample_source(workdir.load_model(tmp_path)), length=4)
 

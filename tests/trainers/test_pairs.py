@@ -93,8 +93,7 @@ def test_translations_are_written_and_scored_and_compared_with_copied_sources(ru
     assert (scores["generated"], scores["generated_path"][-10:]) == (2, "test.jsonl")
     assert scores == {**scores, **registry.load_task(run).score_targets(lines)}
     assert "case:mixed" in scores["chrf_signature"]
-    text = evaluation.as_text(scores)
-    assert f"--- generated\n{lines[0]['generated']}" in text and "(2 generated targets)" in text
+    assert f"--- generated\n{lines[0]['generated']}" in evaluation.as_text(scores)
 
 
 class Copier:

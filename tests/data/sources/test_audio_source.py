@@ -93,11 +93,9 @@ def test_invalid_arrays_and_arguments_are_errors(tmp_path, subtests):
         np.savez(tmp_path / "a.npz", **given)
         with subtests.test(name, arrays=arrays), pytest.raises(ValueError, match=f"`path`.*{name}"):
             open_audio(path=tmp_path / "a.npz")
-    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
     for name, options in [
         ("`tfds` and `path`", {}),
         ("`path` must be an existing", {"path": "no_such"}),
-        ("`path` .*broken.npz", {"path": tmp_path / "broken.npz"}),
         ("`path` must hold files .wav", {"path": tmp_path}),
         ("a recording in each example", {"tfds": "tiny_shakespeare", "data_dir": tmp_path}),
     ]:

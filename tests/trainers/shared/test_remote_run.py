@@ -18,10 +18,7 @@ def address(request, tmp_path, monkeypatch):
     """Address of a folder that does not exist yet, in two schemes."""
     monkeypatch.setenv(remote_files.CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(remote_run.tempfile, "tempdir", str(tmp_path))
-    address = f"{request.param}://{tmp_path}/bucket/run"
-    yield address
-    if request.param == "memory":
-        remote_files.remote_path(address).rmtree()
+    return f"{request.param}://{tmp_path}/bucket/run"
 
 
 def make_run(address, steps=(), keep=3):
