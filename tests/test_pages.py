@@ -1,5 +1,6 @@
 """The pages: their Python runs, their commands and links lead somewhere, and the API reference is complete."""
 
+import importlib
 import re
 
 import pytest
@@ -127,3 +128,39 @@ def test_the_packages_are_those_of_the_library():
     known = {"layers", "models", "generation", "optimizers", "data", "analysis", "convert", "export"}
     assert known <= {*public_names()}
     assert {page.stem for page in (DOCS / "api").glob("*.md")} == {*public_names()}
+
+
+COVERAGE = TEXTS["docs/coverage.md"]
+HEADING = "| system | preset | flags | the paper | run here | what differs |"
+PRESETS = {**tsa.models.PRESETS, **tsa.models.TRANSLATION_PRESETS}
+# Preset and flags of each row of the tables of docs/coverage.md.
+ROWS = [
+    tuple(cell.strip() for cell in line.strip("|").split(" | ")[1:3])
+    for table in COVERAGE.split("\n\n")
+    if table.startswith(HEADING)
+    for line in table.splitlines()[2:]
+]
+TRAINED = [row for row in ROWS if row[1].startswith("`--config=")]
+
+
+def quoted(cell):
+    return re.findall(r"`([^`]*)`", cell)
+
+
+def test_every_preset_is_in_a_table_of_the_coverage_with_a_configuration():
+    assert COVERAGE.count(HEADING) == len(re.findall("^## ", COVERAGE, re.MULTILINE)) == 5
+    assert {name for preset, _ in ROWS for name in quoted(preset)} == set(PRESETS)
+    assert {preset for preset, _ in ROWS if not quoted(preset)} == {"none"}
+    assert {row for row in ROWS if row not in TRAINED} == {("none", "none")}
+
+
+@pytest.mark.parametrize(("preset", "flags"), TRAINED)
+def test_the_flags_of_a_row_of_the_coverage_name_a_configuration_with_its_settings_and_preset(preset, flags):
+    name, _, variant = re.match(r"`--config=([\w:]+)", flags)[1].partition(":")
+    module = importlib.import_module(f"tf_sparse_attention.trainers.configs.{name}")
+    config = module.get_config(*([variant] if variant else [])).lock()
+    for section, setting in re.findall(r"--config\.(\w+)\.(\w+)=", flags):
+        assert setting in config[section], f"{section}.{setting}"
+    for name in quoted(preset):
+        assert config.model.preset == name
+        assert config.data.sequence_length == PRESETS[name]["sequence_length"]
