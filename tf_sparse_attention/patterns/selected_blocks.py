@@ -339,9 +339,9 @@ class MaskedBlocks(OneGroup):
     def pair_mask(self) -> Tensor:
         stop, size = self._range[1], self._block_size
         selected = slice_axis(slice_axis(self._is_selected, -2, *self._range), -1, 0, count_blocks(stop, size))
-        selected = slice_axis(ops.repeat(selected, size, axis=-1), -1, 0, stop)[:, :, None]
+        selected = slice_axis(ops.repeat(selected, size, axis=-1), -1, 0, stop)
         own = np.arange(*self._range)[:, None] // size == np.arange(stop) // size
-        return ops.logical_or(selected, own)
+        return ops.logical_or(selected, own)[:, :, None]  # LiteRT cannot broadcast logical operations of five axes
 
 
 class SelectedTiles(Arrangement):
