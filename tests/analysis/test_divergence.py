@@ -112,6 +112,7 @@ def test_the_published_divergence_is_ours_except_for_its_epsilon(goldens, subtes
     np.testing.assert_allclose(published_relative(a, b), arrays["out"], atol=1e-6)
 
 
+@pytest.mark.full
 def test_padding_and_masks_are_those_of_the_call():
     model = model_of(LOCAL, ROUTING)
     ids, mask = ids_of(2), np.arange(23) < np.array([[23], [15]])
@@ -121,6 +122,7 @@ def test_padding_and_masks_are_those_of_the_call():
         assert ours.mean == pytest.approx(theirs.mean, abs=1e-6)
 
 
+@pytest.mark.full
 def test_some_queries_are_spread_evenly():
     model, ids = model_of(LOCAL, ROUTING), ids_of()
     (attention,) = record_attentions(model, ids)
@@ -130,6 +132,7 @@ def test_some_queries_are_spread_evenly():
     assert all_of_them.rows == tsa.analysis.head_divergence(model, ids).rows
 
 
+@pytest.mark.full
 def test_the_table_and_the_drawing_show_each_two_kinds():
     pytest.importorskip("matplotlib").use("Agg")
     result = tsa.analysis.head_divergence(model_of([LOCAL], [ROUTING, LOCAL], num_layers=2), ids_of())
@@ -139,6 +142,7 @@ def test_the_table_and_the_drawing_show_each_two_kinds():
     assert result.draw(axes=figure.axes[0]) is figure
 
 
+@pytest.mark.full
 def test_models_without_pairs_of_heads_with_own_keys_are_refused(subtests):
     plain = keras.Sequential([keras.layers.Embedding(20, 4)])
     for message, model in [

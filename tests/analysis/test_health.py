@@ -87,6 +87,7 @@ def test_drift_is_measured_from_an_earlier_report():
     assert [head.drift for head in health(layer, x, first).heads] == pytest.approx([0, 1], abs=1e-6)
 
 
+@pytest.mark.full
 def test_layers_of_several_parts_have_a_row_for_each_routed_head():
     x = normal(1, 32, SIZE)
     parts = [layers.LocalAttention(2, 4, window=4), layers.RoutingAttention(1, 4, num_clusters=2, cluster_size=8)]

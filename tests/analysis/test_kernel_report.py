@@ -71,6 +71,7 @@ def test_jax_on_a_cpu_has_no_kernel(run_jax):
     assert rows == [["LocalAttention", "Window", None, "there is no TPU or GPU; the device is cpu"]]
 
 
+@pytest.mark.full
 def test_kernels_of_a_tpu_on_jax_with_reasons(run_jax):
     local = "layers.LocalAttention(window=64, {} **heads), **causal, device='tpu'"
     union = "layers.SparseAttention(pattern=patterns.Window(64) | patterns.First(4), **heads), (1, 2048, 32)"

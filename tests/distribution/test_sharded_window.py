@@ -73,6 +73,7 @@ with pytest.raises(ValueError, match=r"`query` must have .* divide.*Received: 5 
 """
 
 
+@pytest.mark.full
 def test_two_devices_of_jax_exchange_a_key_and_refuse_invalid_arguments(run_jax):
     run_jax(ON_TWO_DEVICES)
 

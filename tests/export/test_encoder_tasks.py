@@ -66,6 +66,7 @@ def test_a_text_has_the_label_that_the_model_gives_it(classifier):
     assert '`["ham", "späm", "x"]`' in (path / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_every_token_has_its_label(folder):
     model = make(TokenClassifier, 3)
     path = export_classifier(model, folder / "tokens", ByteTokenizer(), LABELS, LENGTH)
@@ -151,6 +152,7 @@ def sources_of(texts):
     return [np.append(ByteTokenizer().tokenize(text), ByteTokenizer().end_id) for text in texts]
 
 
+@pytest.mark.full
 def test_texts_are_those_that_the_model_writes(translator, translation):
     for strategy in ("greedy", "random"):  # random texts follow the seed
         options = {"tokenizer": ByteTokenizer(), "seed": 3, "return_log_probs": True}
@@ -161,6 +163,7 @@ def test_texts_are_those_that_the_model_writes(translator, translation):
         assert (found["num_tokens"] <= 7).all()
 
 
+@pytest.mark.full
 def test_scores_of_targets_are_those_of_the_model(translator, translation):
     targets = ["good day", "", "Ö", "a long sentence"]
     found = call(translation, "score", text=SOURCES, target=targets)
@@ -174,6 +177,7 @@ def test_scores_of_targets_are_those_of_the_model(translator, translation):
         np.testing.assert_allclose(found["bits_per_byte"][row], nats / np.log(2) / num_bytes if num_bytes else 0, 1e-4)
 
 
+@pytest.mark.full
 def test_inputs_and_arguments_of_a_translator_that_do_not_fit_are_errors(translator, translation, tmp_path):
     for settings, name in (({"max_length": 0}, "max_length"), ({"temperature": -1.0}, "temperature")):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"`{name}`"):

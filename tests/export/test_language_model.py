@@ -38,6 +38,7 @@ def embedding_of(model, text):
     return np.concatenate(vectors).mean(0) if len(ids) else np.zeros(model.backbone.hidden_dim)
 
 
+@pytest.mark.full
 def test_an_embedding_is_the_mean_of_the_vectors_of_all_windows(model, served):
     result = call(served, "embed", text=TEXTS)
     for text, embedding, num_tokens in zip(TEXTS, result["embedding"], result["num_tokens"], strict=True):

@@ -62,6 +62,7 @@ def test_a_file_scores_and_decodes_as_the_model_with_rows_at_different_positions
     assert decode_error(*model_and_run, lengths=(5, 11)) < TOLERANCE
 
 
+@pytest.mark.full
 def test_a_litert_file_has_the_weights_once_and_only_builtin_operations_and_can_be_at_an_address(tmp_path):
     model = LanguageModel(Backbone(20_000, 1, 16, [LOCAL]))
     path = tmp_path / "folder" / "model.tflite"

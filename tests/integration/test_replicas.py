@@ -90,6 +90,7 @@ def test_two_replicas_equal_one_device_on_the_joined_batch(on_one_device, on_two
             assert np.any(centroids[:, [1, 3]] != 0)
 
 
+@pytest.mark.full
 def test_the_commitment_equals_that_of_one_device_if_replicas_have_different_padding(two_replicas):
     x = np.where(np.arange(LENGTH)[None, :, None] < np.array([11, 2, 5, 9])[:, None, None], X[:4], 0)
     kernels = []

@@ -95,6 +95,7 @@ def test_two_replicas_equal_one_device_on_the_joined_batch(two_replicas, here):
     assert_same_state(state_of(model), here)
 
 
+@pytest.mark.full
 def test_stateless_apply_on_jax_equals_fit_here(run_jax, here, tmp_path):
     run_jax(f"""
 import numpy as np

@@ -72,6 +72,7 @@ def test_a_continuation_begins_with_its_prompt_which_has_the_rate_of_the_model(t
         task.generate(model, Request(prompt=(tmp_path / "start.wav").read_bytes()))
 
 
+@pytest.mark.full
 def test_tensorboard_shows_and_plays_a_recording_and_a_sample(task, model):
     store, shown = task.open_split("test"), task.validation(task, model, "test").examples()
     assert set(shown.sounds) == {"recording", "sample"} and set(shown.pictures) <= {"recording", "sample"}

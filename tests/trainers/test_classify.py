@@ -84,6 +84,7 @@ def test_tensorboard_shows_texts_with_both_labels(task, model):
         assert head.endswith(f"true {given[body]}") and head.startswith("predicted ")
 
 
+@pytest.mark.full
 def test_a_classifier_can_begin_with_the_encoder_of_a_masked_language_model(make_task_config, tmp_path):
     config = make_task_config("classify")
     backbone = functools.partial(Backbone, 258, 1, 16, classify.VARIANTS["clustered"], 16)

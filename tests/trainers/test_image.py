@@ -42,6 +42,7 @@ def test_tensorboard_shows_images_and_the_attention_of_a_pixel(task, model):
     assert red.sum() == 2 * 48**2 and not red[: 2 + 48].any()
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*is not causal:UserWarning")
 def test_a_model_without_a_cache_draws_no_images_and_scores_of_heads_that_are_not_causal_are_marked(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "not_causal")
@@ -58,6 +59,7 @@ def test_a_model_without_a_cache_draws_no_images_and_scores_of_heads_that_are_no
     assert "some heads are not causal: scores are not likelihoods" in evaluation.as_text(scores)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:tf2onnx", "ignore::FutureWarning:tf2onnx")
 def test_onnx_files_score_images_as_the_model_does(run, model):
     needs("ONNX")

@@ -199,6 +199,7 @@ def test_an_argument_out_of_range_is_refused(subtests):
             assert_causal(layers.Dense(3), **{name: value})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "least"),
     first(

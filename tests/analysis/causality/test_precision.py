@@ -28,6 +28,7 @@ def test_a_copy_computes_the_same_with_more_digits():
     assert not np.array_equal(copy(ids), model(ids))
 
 
+@pytest.mark.full
 def test_layers_made_without_a_policy_follow_the_copy():
     report = assert_causal(SubclassedModel(), sequence_length=12, dtype="float64")
     assert report.atol == 1e-12

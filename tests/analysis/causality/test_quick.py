@@ -57,6 +57,7 @@ def test_the_head_that_looks_ahead_is_named(make, options):
     assert ", heads 1" in str(report.leaks[0])
 
 
+@pytest.mark.full
 def test_the_part_of_a_mixed_layer_is_named():
     layer = MixedAttention([LocalAttention(1, 4, window=3, name="near"), LocalAttention(2, 4, window=5, name="far")])
 

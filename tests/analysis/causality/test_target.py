@@ -10,6 +10,7 @@ from tf_sparse_attention.analysis import assert_causal, causality_report
 from tf_sparse_attention.analysis.causality.inputs import AuditInputs, make_inputs
 
 
+@pytest.mark.full
 def test_rematerialised_layers_are_audited_like_others():
     with keras.RematScope(mode="full"):
         model, leaky = language_model(attention()), language_model(Ahead(strength=1e-8))

@@ -91,6 +91,7 @@ def model_of(*parts):
     return tsa.models.LanguageModel(tsa.models.Backbone(258, 2, 8, list(parts), intermediate_dim=16, seed=0))
 
 
+@pytest.mark.full
 def test_the_use_of_clusters_is_reported_and_drawn():
     model, ids = model_of(SPAN, ROUTING), np.arange(1, 61)
     reports = illustrations.ClusterReports(model)
