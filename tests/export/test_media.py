@@ -61,6 +61,7 @@ def test_recordings_are_continued_as_by_the_model(model, served, lengths):
     assert draw(served, np.zeros((0, 0), np.int16), [])["samples"].shape == (0, 12)
 
 
+@pytest.mark.full
 def test_inputs_that_do_not_fit_are_errors_that_name_them(served):
     for lengths, settings, message in [
         ([3, 3], {}, "`num_samples` must have one number per row.*2"),

@@ -40,7 +40,7 @@ def with_gradients(test):
     float32 differ by more than a mistake does.
     """
     slow = [
-        pytest.param(case, slopes, "float64", id=f"{name}-gradients", marks=marks(name, ("fixed",)))
+        pytest.param(case, slopes, "float64", id=f"{name}-gradients", marks=pytest.mark.full)
         for name, case in CASES.items()
     ]
     quick = [pytest.param(case, results, "float32", id=name, marks=marks(name, TRACED)) for name, case in CASES.items()]

@@ -61,7 +61,7 @@ def made(name):
     return built(CASES[name].make())
 
 
-@pytest.mark.parametrize("name", first(NAMES, 3))
+@pytest.mark.parametrize("name", first(NAMES, 2))
 def test_decoding_after_prompts_of_any_length_equals_the_full_pass(name):
     assert largest_error(made(name), normal(6, 31, SIZE), np.array([0, 1, 3, 4, 5, 24])) < TOLERANCE
 
@@ -306,23 +306,23 @@ def separate(pattern):
 
 
 # Steps at the limits of rings, tiles and blocks, and a number of tokens to take back after each step.
-LIMITS = [(Window(size), [5, 2, 2, 2, 2, 2], 0) for size in (2, 3)]
-LIMITS += [(Dilated(2, 17), [20, 17], 0), (Dilated(2, 17), [3, 16, 17], 0), (SelectedBlocks(4, 2), [7, 18, 2], 1)]
+LIMITS = [(Window(2), [5, 2, 2, 2, 2, 2], 0), (Dilated(2, 17), [3, 16, 17], 0), (SelectedBlocks(4, 2), [7, 18, 2], 1)]
+LIMITS += [(Nearest(3, 4), [6, 4, 18, 3], 3)]
+LIMITS += [(Window(3), [5, 2, 2, 2, 2, 2], 0), (Dilated(2, 17), [20, 17], 0)]
 LIMITS += [(Window(2) | RetrievedClusters(2, 1, 8, num_nodes=2), [7, 18, 4, 9], 3)]
-LIMITS += [(Nearest(3, 4) | First(5), [6, 1, 5, 1, 18, 1, 2], 1), (Nearest(3, 4), [6, 4, 18, 3], 3)]
+LIMITS += [(Nearest(3, 4) | First(5), [6, 1, 5, 1, 18, 1, 2], 1)]
 
 
-def test_steps_at_the_limits_of_a_cache_equal_one_call(subtests):
-    for pattern, steps, back in LIMITS:
-        layer, length, at = separate(pattern), sum(steps), 0
-        x = normal(2, length, SIZE)
-        whole, cache = ops.convert_to_numpy(layer(x, use_causal_mask=True)), layer.init_cache(2, length, rewind=back)
-        with subtests.test(f"{pattern} {steps}"):
-            for count in steps:
-                y, cache = layer.extend(x[:, at : at + count], cache)
-                np.testing.assert_allclose(y, whole[:, at : at + count], atol=TOLERANCE)
-                at += count - back
-                cache = layer.rewind(cache, at)
+@pytest.mark.parametrize(("pattern", "steps", "back"), first(LIMITS, 4))
+def test_steps_at_the_limits_of_a_cache_equal_one_call(pattern, steps, back):
+    layer, length, at = separate(pattern), sum(steps), 0
+    x = normal(2, length, SIZE)
+    whole, cache = ops.convert_to_numpy(layer(x, use_causal_mask=True)), layer.init_cache(2, length, rewind=back)
+    for count in steps:
+        y, cache = layer.extend(x[:, at : at + count], cache)
+        np.testing.assert_allclose(y, whole[:, at : at + count], atol=TOLERANCE)
+        at += count - back
+        cache = layer.rewind(cache, at)
 
 
 @pytest.mark.parametrize("pattern", [SelectedBlocks(4, 2), RetrievedClusters(2, 2, 4)])

@@ -45,6 +45,7 @@ def shapes(cache):
     return keras.tree.map_structure(lambda leaf: tuple(leaf.shape), cache)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pattern", first([SINKS, Window(3) | Nearest(3, 4)], 1))
 def test_without_a_maximum_length_the_cache_is_that_of_a_long_one_and_does_not_grow(pattern):
     layer, x = layer_of(pattern), normal(2, LENGTH, SIZE)

@@ -280,6 +280,7 @@ def test_separate_keys_have_separate_documents():
         assert_close(packed[:, own], alone)
 
 
+@pytest.mark.full
 def test_a_sparse_attention_layer_with_the_pattern_of_the_layer_gives_the_same_results(subtests):
     x = normal(2, 12, 6)
     for selection in ("nearest", "top_keys", "top_k", "strided", "hash"):

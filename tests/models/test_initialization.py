@@ -89,10 +89,10 @@ def train():
     return hashlib.sha256(b"".join(ops.convert_to_numpy(variable).tobytes() for variable in variables)).hexdigest()
 
 
+@pytest.mark.full
 def test_equal_seeds_give_equal_bits():
     assert train() == train()
 
 
-@pytest.mark.full
 def test_equal_seeds_give_equal_bits_on_jax(run_jax):
     run_jax("from tests.models.test_initialization import train\nassert train() == train()")

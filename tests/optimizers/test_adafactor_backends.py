@@ -105,6 +105,7 @@ np.savez("{tmp_path}/arrays.npz", **by_name(*fit_statelessly(make_model())))
     assert_same_state(np.load(tmp_path / "arrays.npz"), here)
 
 
+@pytest.mark.full
 def test_a_saved_model_resumes_training_exactly(here, tmp_path):
     first_half = fit(make_model(jit_compile=False), last=STEPS // 2)
     first_half.save(tmp_path / "model.keras")

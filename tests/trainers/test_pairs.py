@@ -59,7 +59,8 @@ def test_every_translation_is_scored_once_with_and_without_the_source(run, score
     assert "without the source" in text and "4, 1 too long, 2 empty targets\n" in text
 
 
-@pytest.mark.parametrize("variant", ["small", pytest.param("encoder", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("variant", ["small", "encoder"])
 def test_only_answers_are_scored_with_and_without_their_question(task_run, variant):
     run, wanted = task_run("answer", variant), base.overridable_settings()
     task, model, lines = registry.load_task(run), task_runs.load_model(run), LINES["answer"][13:]

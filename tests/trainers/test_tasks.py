@@ -94,6 +94,7 @@ def expected_outputs(name, task, model):
     return {"text": text}, f"'This is a line of text.' becomes {text!r}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["classify", "image", "audio", "translate", "speech"], 1))
 def test_the_exported_model_has_the_outputs_of_the_model_without_the_library(task_run, name):
     run = task_run(name)

@@ -56,7 +56,8 @@ def test_lengths_unknown_in_a_graph_decide_whether_a_big_bird_is_dense():
         assert_published(program(inputs), arrays, inputs["padding_mask"] == 1)
 
 
-@pytest.mark.parametrize("case", ["longformer", pytest.param("big_bird", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("case", ["longformer", "big_bird"])
 def test_a_loaded_encoder_is_saved_trained_and_its_config_is_enough(case, tmp_path):
     inputs, _ = numbers(GOLDEN / case)
     encoder = from_hugging_face(GOLDEN / case)

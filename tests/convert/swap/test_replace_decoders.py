@@ -123,6 +123,7 @@ def assert_same_text(one, other, **options):
 
 
 # KerasHub's config of Llama omits the argument.
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:`compile:UserWarning")
 @pytest.mark.parametrize("family", families(["llama3", "llama"], default=["llama3"]))
 def test_tied_embeddings_stay_tied_in_logits_generation_and_files(family, tmp_path):
