@@ -98,11 +98,11 @@ smoke: $(READY) ## Run the main path with all defaults, on TensorFlow and on JAX
 
 # The smoke tests come first, unless ARGS selects tests.
 .PHONY: test
-test: $(READY) $(if $(filter command,$(origin ARGS)),,smoke) ## Run the tests, one case of everything (5 minutes on 2 cores)
+test: $(READY) $(if $(filter command,$(origin ARGS)),,smoke) ## Run the tests, one case of everything (8 minutes on 2 cores)
 	$(PYTEST) --ignore=tests/smoke $(ARGS)
 
 .PHONY: test-pages
-test-pages: $(READY) ## Run two notebooks, the README, the pages and the docstring examples (3 minutes)
+test-pages: $(READY) ## Run two notebooks, the README, the pages and the docstring examples (6 minutes)
 	$(PYTEST) -m 'pages and not full and not large' $(ARGS)
 
 .PHONY: test-full
