@@ -74,6 +74,18 @@ def hidden_states(backbone, ids):
     return np.concatenate(states), time.perf_counter() - begun
 
 
+def with_attention(model, kind):
+    """Return a model with attention of a kind, a layer class and its further arguments; unchanged for None."""
+    if kind is None:
+        return model
+    layer_class, own = kind
+
+    def make_layer(attention):
+        return layer_class(**tsa.convert.arguments_of(attention), **own)
+
+    return tsa.convert.replace_attention(model, make_layer, print_fn=None)
+
+
 def nearest(embeddings):
     """Return the number of the most similar other row of each row."""
     similar = embeddings @ embeddings.T
@@ -94,15 +106,7 @@ def main():
     ids = passages(tokenizer, options.texts, options.passages, options.length)
     dense_states = dense = None
     for name, kind in ATTENTION.items():
-        changed = backbone
-        if kind is not None:
-            layer_class, own = kind
-
-            def make_layer(attention, layer_class=layer_class, own=own):
-                return layer_class(**tsa.convert.arguments_of(attention), **own)
-
-            changed = tsa.convert.replace_attention(backbone, make_layer, print_fn=None)
-        states, seconds = hidden_states(changed, ids)
+        states, seconds = hidden_states(with_attention(backbone, kind), ids)
         embeddings = keras.utils.normalize(states.mean(axis=1))
         if dense is None:
             dense_states, dense = states, embeddings

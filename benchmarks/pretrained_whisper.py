@@ -28,6 +28,7 @@ from keras import ops
 from scipy import signal
 
 import tf_sparse_attention as tsa
+from benchmarks.pretrained_encoder import with_attention
 from tf_sparse_attention.data.sources.media_files import decode_wav, mix_down
 
 SAMPLE_RATE = 16000
@@ -204,14 +205,7 @@ def main():
     features = [ops.convert_to_numpy(convert(x))[None] for x in read_recordings(options.recordings)]
     dense_states = transcripts = None
     for name, kind in ATTENTION.items():
-        encoder = encoder_of(backbone)
-        if kind is not None:
-            layer_class, own = kind
-
-            def make_layer(attention, layer_class=layer_class, own=own):
-                return layer_class(**tsa.convert.arguments_of(attention), **own)
-
-            encoder = tsa.convert.replace_attention(encoder, make_layer, print_fn=None)
+        encoder = with_attention(encoder_of(backbone), kind)
         encoder(features[0])  # compiles what is compiled
         begun = time.perf_counter()
         states = [ops.convert_to_numpy(encoder(recording)) for recording in features]
