@@ -42,6 +42,7 @@ def foreign_imports(path, source):
     return found
 
 
+@pytest.mark.full
 def test_only_commands_need_more_than_keras_and_numpy_when_they_are_imported():
     sources = {
         path: source for path, source in SOURCES.items() if path.split("/")[0] not in ("trainers", "__init__.py")
@@ -73,6 +74,7 @@ def imports_in_error_handlers(source):
     return sorted({line for node in [*handlers, *final] for line in found_in(node, frozenset())})
 
 
+@pytest.mark.full
 def test_nothing_is_imported_while_an_error_is_handled():
     assert not {path: lines for path, source in SOURCES.items() if (lines := imports_in_error_handlers(source))}
     assert imports_in_error_handlers("try:\n    f()\nexcept ValueError:\n    import tensorflow") == [4]
@@ -126,6 +128,7 @@ def functions_passed(run):
     return passed
 
 
+@pytest.mark.full
 def test_calls_flow_through_the_files_that_contributing_names():
     section = (ROOT / "CONTRIBUTING.md").read_text().split("## How a call flows")[1].split("\n## ")[0]
     forward, step = section.split("\nNew tokens")

@@ -66,6 +66,7 @@ def test_wrong_arguments_are_refused(subtests):
             kernel_report(target, (1, 8, 4), **arguments)
 
 
+@pytest.mark.full
 def test_jax_on_a_cpu_has_no_kernel(run_jax):
     (rows,) = reported(run_jax, "layers.LocalAttention(window=64, **heads), **causal")
     assert rows == [["LocalAttention", "Window", None, "there is no TPU or GPU; the device is cpu"]]

@@ -46,6 +46,7 @@ def recognizer():
     return tsa.models.SpeechRecognizer(encoder, 6)
 
 
+@pytest.mark.full
 def test_every_weight_of_every_layer_and_encoder_is_split_or_listed_as_replicated():
     embeddings, layouts = [{"dim": 4}, {"cutoffs": (4, 8), "div_value": 2}], tsa.distribution.layout_map(mesh(1, 2))
     models = [encoder_task(), recognizer(), *map(language_model, embeddings)]

@@ -46,7 +46,7 @@ def small():
     return make(num_layers=1, attention=[LOCAL])
 
 
-@pytest.fixture(scope="module", params=first(["LiteRT-small", "ONNX-small", "LiteRT-mixed", "ONNX-mixed"], 2))
+@pytest.fixture(scope="module", params=first(["LiteRT-small", "ONNX-small", "LiteRT-mixed", "ONNX-mixed"], 1))
 def model_and_run(request, small, tmp_path_factory):
     """A model, local and routed heads or only local heads, and its file."""
     target, kind = request.param.split("-")

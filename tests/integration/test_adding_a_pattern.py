@@ -56,6 +56,7 @@ def test_it_mixes_with_heads_of_other_layers_and_is_drawn(log_sparse):
     assert len(draw_pattern(layer, 20).axes) == 3
 
 
+@pytest.mark.full
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel is TensorFlow's")
 def test_it_is_saved_and_exported(log_sparse, tmp_path):
     import tensorflow as tf

@@ -29,6 +29,7 @@ def found(folder):
     return run_on_devices("tests.without_tensorflow", str(folder), count=1)
 
 
+@pytest.mark.full
 def test_it_trains_scores_samples_and_saves(found):
     *losses, score = found["losses"]
     assert score < losses[0] < 6

@@ -88,6 +88,7 @@ def test_a_quantized_language_model_is_loaded_unchanged(mode, parts, tie_embeddi
     np.testing.assert_array_equal(contracts.to_numpy(loaded(tokens())), few_bits)
 
 
+@pytest.mark.full
 def test_a_language_model_trains_only_its_lora_kernels(tmp_path):
     model, new = (LanguageModel(Backbone(20, 1, 16, PARTS, intermediate_dim=12, seed=0)) for _ in range(2))
     model.enable_lora(2, lora_alpha=4)

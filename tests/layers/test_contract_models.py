@@ -71,7 +71,7 @@ def assert_same(found, expected):
 
 
 # By default, layers of each class from their configs are compared in test_contract_results.py.
-@every_layer(by_default=("mixed", "native"))
+@every_layer(by_default=("mixed",))
 def test_a_saved_model_is_unchanged_when_loaded_in_safe_mode(case, tmp_path):
     layer, x = built(case, dropout=0.1), normal(2, 13, SIZE)
     model = model_of(case, layer)

@@ -15,10 +15,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not ca
 ROUTED = ("top_k_separate", "mixed")
 
 
-# One of each class, with most of the options of heads.
-UNDER_MASKS = tuple(
-    {"native": "native_grouped", "local_2d": "local_2d_class"}.get(name, name) for name in OF_EACH_CLASS
-)
+# Ways to arrange tokens and options of heads. Layers with random arguments are compared in test_drawn_layers.py.
+UNDER_MASKS = ("all_span", "global_window_relative", "improved_clustered", "local_2d_class", "lsh", "native_grouped")
+UNDER_MASKS += ("selected", "sparse_heads", "sparse_routed_shared", "successors", "top_keys")
 
 
 @every_layer(by_default=("top_k_separate",))
@@ -26,9 +25,7 @@ def test_layer_equals_dense_attention(case):
     contracts.check_equals_dense(case)
 
 
-@every_layer(
-    by_default=(*UNDER_MASKS, "sparse_heads", "sparse_routed_shared", "grouped_window", "top_keys", "successors")
-)
+@every_layer(by_default=UNDER_MASKS)
 def test_layer_equals_dense_attention_under_all_masks(case):
     masks = random_masks(2, built(case).num_heads, 13, pairs=case.pairs, segments=case.segments)
     contracts.check_equals_dense(case, **masks)

@@ -30,7 +30,7 @@ def block(kind="blocks", norm="pre", causal=True, common=None, **own):
     return with_random_weights(layer)
 
 
-@pytest.mark.parametrize(("kind", "norm"), [("blocks", "pre"), ("heads", "post"), ("chosen_keys", "post")])
+@pytest.mark.parametrize(("kind", "norm"), first([("heads", "post"), ("blocks", "pre"), ("chosen_keys", "post")], 1))
 def test_cross_attention_comes_between_self_attention_and_feed_forward(kind, norm):
     layer = block(kind, norm)
 
@@ -80,6 +80,7 @@ def test_rows_of_a_padded_prompt_decode_separately():
     assert_close(to_numpy(output)[:, 0], whole[[0, 1], lengths], CLOSE)
 
 
+@pytest.mark.full
 def test_a_block_decodes_after_a_memory():
     layer = block()
     whole = to_numpy(layer(X[:, 3:], memory=X[:, :3], encoder_sequence=ENCODED))
@@ -89,6 +90,7 @@ def test_a_block_decodes_after_a_memory():
     assert_close(layer.extend(X[:, 5:6], cache, index=2)[0], whole[:, 2:3], CLOSE)
 
 
+@pytest.mark.full
 def test_rematerialization_does_not_change_gradients_of_the_encoder():
     results = []
     for remat in (False, True):

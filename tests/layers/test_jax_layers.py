@@ -19,6 +19,7 @@ def run_checks(run_jax, *checks):
     return dict(json.loads(line) for line in run_jax(code).splitlines())
 
 
+@pytest.mark.full
 def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing(run_jax, tmp_path):
     layer, case, x = built(CASES["mixed"]), CASES["mixed"], normal(2, 13, SIZE)
     arrays = {f"old/{i}": weight for i, weight in enumerate(layer.get_weights())}

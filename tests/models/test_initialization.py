@@ -94,5 +94,6 @@ def test_equal_seeds_give_equal_bits():
     assert train() == train()
 
 
+@pytest.mark.full
 def test_equal_seeds_give_equal_bits_on_jax(run_jax):
     run_jax("from tests.models.test_initialization import train\nassert train() == train()")

@@ -51,6 +51,7 @@ def test_every_token_of_the_split_is_scored_and_written_to_a_file(run, counted, 
     assert json.loads((run / "evaluation-test.json").read_text()) == counted
 
 
+@pytest.mark.full
 def test_overlapping_windows_score_every_token_once_with_more_to_see(run, counted):
     overlapping = evaluation.evaluate(run, "test", changes(use_packing=False, overlap=96))
     assert overlapping["tokens"] == counted["tokens"]
@@ -98,6 +99,7 @@ def test_the_model_of_a_run_is_audited(run, capsys):
     assert capsys.readouterr().out.endswith("\ncausal\n")
 
 
+@pytest.mark.full
 def test_a_killed_evaluation_resumes_to_the_same_scores(run, counted, monkeypatch):
     partial = run / "evaluation-test.partial.json"
     predicted = stop_evaluation(monkeypatch, chunk=1, call=3)

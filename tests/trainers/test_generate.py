@@ -72,6 +72,7 @@ def test_each_sample_can_be_had_again_by_its_seed(source, monkeypatch):
     assert texts_of(task_runs.draw_samples(source, num_samples=2, seed=13)) == texts_of(samples[3:])
 
 
+@pytest.mark.full
 def test_an_interruption_keeps_the_samples_so_far_and_before_anything_the_file(run, source, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)
     monkeypatch.setattr(sampling, "CHUNK", 1)

@@ -56,6 +56,7 @@ def make_masked(config):
     return config
 
 
+@pytest.mark.full
 def test_only_masked_tokens_are_scored(tiny_config, tmp_path):
     config = make_masked(tiny_config)
     config.data.update(mask_rate=0.2, use_packing=False)

@@ -26,6 +26,7 @@ def test_short_texts_have_the_results_of_the_dense_model():
     assert "reads at most 64 keys, and the means of 1,024 clusters" in lines[0]
 
 
+@pytest.mark.full
 def test_long_texts_are_continued_as_a_full_pass_continues_them():
     dense = decoder("llama")
     sparse = convert.make_sparse(dense, keys=64, print_fn=None)

@@ -89,7 +89,7 @@ def shorter(family):
     return {} if "layer_types" in FAMILIES[family][1] or family in ("gemma2", "gemma4") else {"num_layers": 1}
 
 
-@pytest.mark.parametrize("family", families(FAMILIES, default=(*FAST, "gpt_neo_x")))
+@pytest.mark.parametrize("family", families(FAMILIES))
 def test_a_window_as_long_as_the_sequence_gives_the_dense_logits(dense, family):
     model = decoder(family, **shorter(family)) if shorter(family) else dense(family)
     inputs, reports = tokens(), []
@@ -263,6 +263,7 @@ def test_frequencies_of_other_positions_are_not_replaced():
         replace_attention(model, local())
 
 
+@pytest.mark.full
 def test_the_sampler_is_that_of_the_dense_model():
     model = decoder("llama3", num_layers=1)
     model.compile(sampler=keras_hub.samplers.TopKSampler(k=7, seed=3))

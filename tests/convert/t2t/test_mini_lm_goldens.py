@@ -8,13 +8,12 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import write_checkpoint
-from tests.draws import first
 from tests.goldens import goldens_of, read_case
 from tf_sparse_attention.convert.t2t.layout import HEADS
 from tf_sparse_attention.models.rebuilding import weights_by_path
 from tf_sparse_attention.patterns.best_of_cluster import MemberSelector
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is not causal")
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore:.*is not causal")]
 CASES = ("pg19like_skip2", "seq2seq", "allrouting_timing", "prenorm_n_da_relu")
 
 goldens = goldens_of("routing_transformer/mini_lm.npz")
@@ -33,7 +32,7 @@ def written(goldens, name, folder):
     return arrays, given
 
 
-@pytest.fixture(params=first(CASES, 1))
+@pytest.fixture(params=CASES)
 def case(request, goldens, tmp_path):
     """A case with its model, written as a checkpoint and converted: arrays, plan, model."""
     arrays, given = written(goldens, request.param, tmp_path)

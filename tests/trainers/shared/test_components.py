@@ -38,6 +38,7 @@ def test_a_model_has_the_given_settings():
     assert model.dtype_policy.name == model.backbone.dtype_policy.name == "mixed_bfloat16"
 
 
+@pytest.mark.full
 def test_parts_can_be_serialized_layers_and_blocks_can_differ(tmp_path):
     local = {"layer": "LocalAttention", "num_heads": 1, "key_dim": 4, "window": 3}
     layer = keras.saving.serialize_keras_object(tsa.layers.LocalAttention2D(2, 4, width=5, block_shape=(2, 3)))
@@ -62,6 +63,7 @@ def test_a_preset_gives_unset_settings():
     assert arguments["activation"] == tsa.models.PRESETS["pg19_local_cluster8k"]["arguments"]["activation"]
 
 
+@pytest.mark.full
 def test_the_configuration_overrides_rematerialization_of_a_preset():
     for settings, remat in (({}, True), ({"remat": False}, False)):
         config = base.get_config()
@@ -169,6 +171,7 @@ def continuing(config, model_file, **settings):
     return config
 
 
+@pytest.mark.full
 def test_training_starts_from_a_model_in_a_file_with_the_dtype_of_the_configuration(make_tiny_config, model_file):
     config = continuing(make_tiny_config(), model_file)
     first = keras.models.load_model(model_file, compile=False)
