@@ -17,7 +17,7 @@ ROUTED = ("top_k_separate", "mixed")
 
 # Ways to arrange tokens and options of heads. Layers with random arguments are compared in test_drawn_layers.py.
 UNDER_MASKS = ("all_span", "global_window_relative", "improved_clustered", "local_2d_class", "lsh", "native_grouped")
-UNDER_MASKS += ("selected", "sparse_heads", "sparse_routed_shared", "successors", "top_keys")
+UNDER_MASKS += ("retrieved_beside", "selected", "sparse_heads", "sparse_routed_shared", "successors", "top_keys")
 
 
 @every_layer(by_default=("top_k_separate",))
