@@ -147,6 +147,6 @@ def two_trainers(lab: Lab, count: int) -> Iterator[Trial]:
         first.send_signal(signal.SIGCONT)
         problem = None if second.is_clear and "no other training runs" in second.said else f"the second: {second}"
         ended = end(first, begin)
-        if ended.status:
+        if ended.status != 0:
             problem = f"the first: {ended}"
         yield Trial(f"two trainers, {number}", problem or lab.difference(folder))

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NUM_STEPS = 12
 # demo:tiny has dropout and centroids in both layers. There is a checkpoint of the last step.
 SETTINGS = {"num_steps": NUM_STEPS, "log_every": 2, "evaluate_every": 6, "checkpoint_every": 3, "evaluation_windows": 2}
-HANG = 300.0  # seconds after which a process counts as hanging
+HANG = 900.0  # seconds after which a process counts as hanging
 LAST = f"checkpoints/step_{NUM_STEPS:09d}.npz"
 
 
@@ -43,7 +43,8 @@ class Ended(NamedTuple):
 
     def __str__(self) -> str:
         lines = [line for line in self.said.strip().splitlines() if not line.startswith("(--verbosity")]
-        return f"status {self.status}: {lines[-1][:300] if lines else 'no output'}"
+        status = f"no end after {self.seconds:.0f} s" if self.status is None else f"status {self.status}"
+        return f"{status}: {lines[-1][:300] if lines else 'no output'}"
 
 
 class Lab:
@@ -70,7 +71,7 @@ class Lab:
                 shutil.rmtree(path, ignore_errors=True)
             log.unlink(missing_ok=True)
             ended = self.run(folder, fault={"FAULT": "record", "FAULT_LOG": str(log)})
-            if ended.status:
+            if ended.status != 0:
                 raise RuntimeError(f"The undisturbed run failed.\n{ended.said}")
             (self.folder / "seconds").write_text(str(ended.seconds))
         return folder
@@ -139,7 +140,7 @@ class Lab:
         for path in workdir.rglob("*incomplete*"):  # old enough to be the stale file of a killed process
             os.utime(path, (0, 0))
         ended = self.run(address or workdir, **options)
-        return f"again: {ended}" if ended.status else self.difference(workdir)
+        return self.difference(workdir) if ended.status == 0 else f"again: {ended}"
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], cwd: pathlib.Path | None = None) -> subprocess.Popen:

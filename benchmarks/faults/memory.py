@@ -23,7 +23,7 @@ def flat(lab: Lab, count: int) -> Iterator[Trial]:
     for part in PARTS:
         ended = run_module("benchmarks.faults.memory", part, str(count / 10))
         held = [float(word) for word in ended.said.split() if word.replace(".", "").isdigit()][-STRETCHES:]
-        problem = str(ended) if ended.status or len(held) < STRETCHES else None
+        problem = str(ended) if ended.status != 0 or len(held) < STRETCHES else None
         if problem is None and held[-1] > held[2] * (1 + GROWTH):
             problem = f"grows: {', '.join(f'{each:.0f}' for each in held)} MB"
         yield Trial(f"{part}: {held[2]:.0f} MB, then {held[-1]:.0f} MB" if len(held) > 2 else part, problem)

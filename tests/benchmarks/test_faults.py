@@ -2,8 +2,10 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
@@ -57,3 +59,10 @@ def test_a_run_survived_only_with_the_same_bits_and_nothing_left_behind(tmp_path
     assert made.difference(run) == "1 of 1 arrays have other bits"
     (run / lab.LAST).write_bytes(b"PK")
     assert made.difference(run).startswith("no last checkpoint")
+
+
+def test_a_process_that_does_not_end_is_named_as_that(tmp_path, monkeypatch):
+    made = lab.Lab(tmp_path)
+    sleeping = [sys.executable, "-c", "import time; print('begins', flush=True); time.sleep(60)"]
+    monkeypatch.setattr(made, "run", lambda workdir: lab.end(lab.start(sleeping, {}), time.monotonic(), seconds=3.0))
+    assert re.fullmatch(r"again: no end after \d+ s: begins", made.resumed(tmp_path))
