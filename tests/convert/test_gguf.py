@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tf_sparse_attention as tsa
-from tests.convert.gguf_files import make_backbone, tensors_of, write_file
+from tests.convert.gguf_files import TOKENS, make_backbone, tensors_of, write_file
 from tf_sparse_attention.convert.gguf.models import ARCHITECTURES
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -103,13 +103,24 @@ def test_sentencepiece_tokens_merge_by_score_and_fall_back_to_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("received", "settings", "tokenizer", "dropped"),
     [
-        ("block_count", {"block_count": None}, {}, ""),
+        ("block_count=None", {"block_count": None}, {}, ""),
+        ("block_count='2'", {"block_count": "2"}, {}, ""),
+        ("head_count=0", {"attention.head_count": 0}, {}, ""),
+        ("head_count=\\[4, 4\\]", {"attention.head_count": [4, 4]}, {}, ""),
+        ("freq_base=0.0", {"rope.freq_base": 0.0}, {}, ""),
         ("key_length", {"attention.key_length": 4}, {}, ""),
+        ("instead of 6.4", {"attention.head_count": 5}, {}, ""),
         ("yarn", {"rope.scaling.type": "yarn"}, {}, ""),
         ("experts", {"expert_count": 4}, {}, ""),
         ("embedding", {"embedding_length": 64}, {}, ""),
         ("wordpiece", {}, {"model": "wordpiece"}, ""),
         ("'viking'", {}, {"pre": "viking"}, ""),
+        ("KeyError: 'tokenizer.ggml.merges'", {}, {"merges": None}, ""),
+        ("Token `l` out of vocabulary", {}, {"tokens": TOKENS[:3], "token_type": None}, ""),
+        ("zip", {}, {"token_type": [1, 2]}, ""),
+        ("KeyError: 'tokenizer.ggml.scores'", {}, {"model": "llama"}, ""),
+        ("bos_token_id .*not None", {}, {"add_bos_token": True}, ""),
+        ("eos_token_id .*not 1000", {}, {"eos_token_id": 1000}, ""),
         ("blk.1.attn_q.weight", {}, {}, "blk.1.attn_q.weight"),
         ("blk.1", {"block_count": 1}, {}, ""),
     ],

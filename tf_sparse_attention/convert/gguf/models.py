@@ -36,15 +36,18 @@ class GgufFile(NamedTuple):
         """Name of the architecture, such as "llama"."""
         return self.metadata.get("general.architecture", "")
 
-    def setting(self, key: str, default: Any = None) -> Any:
-        """Return a setting of the architecture, such as "block_count".
+    def setting(self, key: str, default: Any = None, kind: Any = int) -> Any:
+        """Return a setting of the architecture, such as "block_count": a positive number of a type.
 
         Raises:
-            ValueError: If the file does not have the setting, and there is no default.
+            ValueError: If the file has another value, or no value and there is no default.
         """
         value = self.metadata.get(f"{self.architecture}.{key}", default)
-        if value is None:
-            raise ValueError(f"`path` must be a complete GGUF file. Received: {self.path} without {key!r}.")
+        if not isinstance(value, kind) or value <= 0:
+            raise ValueError(
+                f"`path` must be a complete GGUF file, with a positive number {key}. "
+                f"Received: {self.path} with {key}={value!r}."
+            )
         return value
 
     def values(self, name: str) -> np.ndarray:
@@ -92,39 +95,40 @@ class Architecture(NamedTuple):
 def _common_arguments(file: GgufFile) -> dict[str, Any]:
     heads = file.setting("attention.head_count")
     return {
-        "vocabulary_size": len(file.metadata.get("tokenizer.ggml.tokens", ())) or file.setting("vocab_size"),
+        "vocabulary_size": len(file.metadata["tokenizer.ggml.tokens"]),
         "num_layers": file.setting("block_count"),
         "num_query_heads": heads,
         "num_key_value_heads": file.setting("attention.head_count_kv", heads),
         "hidden_dim": file.setting("embedding_length"),
         "intermediate_dim": file.setting("feed_forward_length"),
-        "layer_norm_epsilon": file.setting("attention.layer_norm_rms_epsilon"),
+        "layer_norm_epsilon": file.setting("attention.layer_norm_rms_epsilon", kind=float),
     }
 
 
 def _llama_arguments(file: GgufFile) -> dict[str, Any]:
     arguments = _common_arguments(file)
-    width = arguments["hidden_dim"] // arguments["num_query_heads"]
-    for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
-        if file.setting(key, width) != width:
-            raise ValueError(
-                "`path` must have heads of `embedding_length / head_count` channels, all of them rotated. "
-                f"Received: {file.path} with {key}={file.setting(key)} instead of {width}."
-            )
-    if file.setting("expert_count", 0):
+    width = arguments["hidden_dim"] / arguments["num_query_heads"]
+    keys = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    sizes = {key: file.metadata.get(f"llama.{key}", int(width)) for key in keys}
+    if any(size != width for size in sizes.values()):
+        raise ValueError(
+            "`path` must have heads of `embedding_length / head_count` channels, all of them rotated. "
+            f"Received: {file.path} with {sizes} instead of {width:g}."
+        )
+    if file.metadata.get("llama.expert_count"):
         raise ValueError(f"`path` must be a model without experts. Received: {file.path} with experts.")
     return arguments | {
-        "rope_max_wavelength": file.setting("rope.freq_base", 10000.0),
+        "rope_max_wavelength": file.setting("rope.freq_base", 10000.0, float),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        **_llama_scaling(file, width),
+        **_llama_scaling(file, int(width)),
     }
 
 
 def _llama_scaling(file: GgufFile, width: int) -> dict[str, Any]:
     """Return the arguments of scaled rotary positions: linear, or those of Llama 3, which the file has as factors."""
-    kind = file.setting("rope.scaling.type", "none")
+    kind = file.metadata.get("llama.rope.scaling.type", "none")
     if kind == "linear":
-        return {"rope_position_scaling_factor": file.setting("rope.scaling.factor")}
+        return {"rope_position_scaling_factor": file.setting("rope.scaling.factor", kind=float)}
     if kind != "none":
         raise ValueError(
             "`path` must have rotary positions without scaling, or with linear scaling or that of Llama 3. "
@@ -134,7 +138,7 @@ def _llama_scaling(file: GgufFile, width: int) -> dict[str, Any]:
         return {}
     given = file.values("rope_freqs.weight")
     factor = float(given.max())
-    wavelengths = 2 * np.pi * file.setting("rope.freq_base") ** (np.arange(0, width, 2) / width)
+    wavelengths = 2 * np.pi * file.setting("rope.freq_base", kind=float) ** (np.arange(0, width, 2) / width)
     low, high, length = LLAMA3_ROTARY.values()
     share = np.clip((length / wavelengths - low) / (high - low), 0, 1)
     if given.shape != share.shape or not np.allclose(given, 1 / ((1 - share) / factor + share), rtol=1e-3):
@@ -151,7 +155,7 @@ def _prepare_llama(file: GgufFile, name: str, values: np.ndarray, shape: tuple[i
 
 def _gemma3_arguments(file: GgufFile) -> dict[str, Any]:
     size = file.setting("attention.key_length")
-    wavelengths = (file.setting("rope.freq_base", 1e6), file.setting("rope.freq_base_swa", 1e4))
+    wavelengths = (file.setting("rope.freq_base", 1e6, float), file.setting("rope.freq_base_swa", 1e4, float))
     if wavelengths != (1e6, 1e4):
         raise ValueError(
             "`path` must have rotary wavelengths of 1e6 in global and 1e4 in local layers, as KerasHub's Gemma 3 has. "
@@ -165,7 +169,7 @@ def _gemma3_arguments(file: GgufFile) -> dict[str, Any]:
         "use_post_attention_norm": True,
         "use_sliding_window_attention": True,
         "sliding_window_size": file.setting("attention.sliding_window"),
-        "global_rope_scaling_factor": file.setting("rope.scaling.factor", 1.0),
+        "global_rope_scaling_factor": file.setting("rope.scaling.factor", 1.0, float),
         "vision_encoder": None,
     }
 
@@ -263,7 +267,13 @@ def from_gguf(path: str | os.PathLike, dtype: DType | None = None) -> keras.Mode
             f"`path` must have an architecture among {sorted(ARCHITECTURES)}. "
             f"Received: {file.path} with {file.architecture!r}."
         )
-    tokenizer = GgufTokenizer.from_metadata(file.metadata, file.path)
+    try:
+        tokenizer = GgufTokenizer.from_metadata(file.metadata)
+    except Exception as error:  # entries may be missing or have any type
+        raise ValueError(
+            "`path` must have a complete tokenizer of a supported type. "
+            f"Received: {file.path}: {type(error).__name__}: {error}"
+        ) from error
     with initialize_with_zeros():
         backbone = getattr(keras_hub.models, kind.backbone)(**kind.arguments(file), dtype=dtype)
     _copy_weights(file, kind, backbone)

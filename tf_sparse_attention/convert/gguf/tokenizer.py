@@ -59,31 +59,27 @@ class GgufTokenizer(keras_hub.tokenizers.Tokenizer):
         self._tokenizer: Any = None if content is None else tokenizers.Tokenizer.from_str(content)
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any], path: str) -> Self:
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
         """Return the tokenizer that the metadata of a GGUF file describe.
 
         Raises:
-            ValueError: If it is of an unknown type or incomplete.
+            Exception: If it is of an unknown type, or if entries are missing or wrong.
         """
-        kind = metadata.get(f"{KEY}model")
-        tokens, types = metadata.get(f"{KEY}tokens"), metadata.get(f"{KEY}token_type")
-        if kind not in MAKERS or not tokens:
-            raise ValueError(
-                f"`path` must have a tokenizer of a type among {sorted(MAKERS)}. Received: {path} with {kind!r}."
-            )
-        tokenizer = MAKERS[kind](metadata, path)
-        for token, number in zip(tokens, types or (), strict=bool(types)):
+        kind, tokens = metadata.get(f"{KEY}model"), metadata[f"{KEY}tokens"]
+        if kind not in MAKERS:
+            raise ValueError(f"{KEY}model must be one of {sorted(MAKERS)}, not {kind!r}.")
+        tokenizer = MAKERS[kind](metadata)
+        for token, number in zip(tokens, metadata.get(f"{KEY}token_type") or [1] * len(tokens), strict=True):
             if number in (CONTROL, USER_DEFINED):
-                added = AddedToken(token, normalized=False, special=number == CONTROL)
-                tokenizer.add_tokens([added]) if number == USER_DEFINED else tokenizer.add_special_tokens([added])
-        end = metadata.get(f"{KEY}eos_token_id", 0)
+                tokenizer.add_tokens([AddedToken(token, normalized=False, special=number == CONTROL)])
+        end = _token_id(metadata, "eos_token_id", 0)
         has_start = metadata.get(f"{KEY}add_bos_token", kind == "llama")
         return cls(
             tokenizer.to_str(),
-            start_token_id=metadata[f"{KEY}bos_token_id"] if has_start else None,
+            start_token_id=_token_id(metadata, "bos_token_id") if has_start else None,
             end_token_id=end,
             # KerasHub ends a text at the first end token, also among padding.
-            pad_token_id=next(index for index in (metadata.get(f"{KEY}padding_token_id", 0), 0, 1) if index != end),
+            pad_token_id=next(index for index in (_token_id(metadata, "padding_token_id", 0), 0, 1) if index != end),
         )
 
     @property
@@ -137,23 +133,33 @@ class GgufTokenizer(keras_hub.tokenizers.Tokenizer):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def _make_byte_level(metadata: Mapping[str, Any], path: str) -> tokenizers.Tokenizer:
+def _token_id(metadata: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return the id of a special token, such as "eos_token_id".
+
+    Raises:
+        ValueError: If it is not the id of a token.
+    """
+    index, count = metadata.get(KEY + name, default), len(metadata[f"{KEY}tokens"])
+    if not isinstance(index, int) or not 0 <= index < count:
+        raise ValueError(f"{KEY}{name} must be the id of one of {count} tokens, not {index!r}.")
+    return index
+
+
+def _make_byte_level(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Return byte-pair encoding of bytes with merges, as in GPT-2 and Llama 3."""
     name = metadata.get(f"{KEY}pre", "default")
     if name not in WORDS:
-        raise ValueError(
-            f"`path` must have a tokenizer whose {KEY}pre is one of {sorted(WORDS)}. Received: {path} with {name!r}."
-        )
+        raise ValueError(f"{KEY}pre must be one of {sorted(WORDS)}, not {name!r}.")
     merges = [tuple(merge.split(" ")) for merge in metadata[f"{KEY}merges"]]
     made = tokenizers.Tokenizer(models.BPE(_ids(metadata), merges))
     made.pre_tokenizer, made.decoder = pre_tokenizers.Sequence(WORDS[name]), decoders.ByteLevel()
     return made
 
 
-def _make_sentencepiece(metadata: Mapping[str, Any], path: str) -> tokenizers.Tokenizer:
+def _make_sentencepiece(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Return byte-pair encoding of characters with scores, as in SentencePiece: Llama 1 and 2, Gemma."""
     ids, scores = _ids(metadata), metadata[f"{KEY}scores"]
-    unknown = metadata[f"{KEY}tokens"][metadata.get(f"{KEY}unknown_token_id", 0)]
+    unknown = metadata[f"{KEY}tokens"][_token_id(metadata, "unknown_token_id", 0)]
     merges = sorted(_merges(ids), key=lambda pair: -scores[ids["".join(pair)]])
     made = tokenizers.Tokenizer(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = [normalizers.Prepend(SPACE)] if metadata.get(f"{KEY}add_space_prefix", True) else []
