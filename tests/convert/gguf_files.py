@@ -22,7 +22,9 @@ def make_backbone(kind, **changes):
     """Return a random KerasHub backbone of an architecture."""
     keras.utils.set_random_seed(0)
     arguments = {"llama": LLAMA, "gemma3": GEMMA3}[kind] | changes
-    backbone = getattr(keras_hub.models, ARCHITECTURES[kind].backbone)(vocabulary_size=len(TOKENS), **arguments)
+    backbone = getattr(keras_hub.models, f"{ARCHITECTURES[kind].classes}Backbone")(
+        vocabulary_size=len(TOKENS), **arguments
+    )
     for weight in backbone.weights:
         weight.assign(np.random.default_rng(len(weight.path)).normal(0, 0.2, weight.shape))
     return backbone
@@ -34,7 +36,7 @@ def tensors_of(kind, backbone):
     for weight in backbone.weights:
         values, path = keras.ops.convert_to_numpy(weight), weight.path
         block, _, inner = path.partition("/")
-        if block.startswith(known.block.split("{")[0]):
+        if block.startswith(known.block):
             name = f"blk.{block.rpartition('_')[2]}.{known.names[inner]}"
         else:
             name = known.outer_names[path]

@@ -27,7 +27,7 @@ def test_a_decoder_computes_what_the_file_was_made_from(kind, tmp_path):
     ids = np.random.default_rng(0).integers(2, 100, (2, 12))
     inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids)}
     np.testing.assert_allclose(model.backbone(inputs), backbone(inputs), atol=1e-5)
-    assert type(model).__name__ == ARCHITECTURES[kind].model
+    assert type(model).__name__ == f"{ARCHITECTURES[kind].classes}CausalLM"
 
 
 @pytest.mark.full

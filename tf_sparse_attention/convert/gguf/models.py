@@ -74,22 +74,20 @@ class Architecture(NamedTuple):
     """How the files of one architecture become a KerasHub model.
 
     Attributes:
-        model: name of the `CausalLM` class in `keras_hub.models`.
-        backbone: name of the `Backbone` class.
-        block: prefix of the weight paths of block 0, with "0" as "{}".
+        classes: prefix of the class names in `keras_hub.models`, such as "Llama" in "LlamaBackbone".
+        block: prefix of the weight paths of a block, before its index.
         names: by weight path in a block, the tensor name after "blk.0.".
         outer_names: by path of other weights, the tensor name.
         arguments: function of the file that returns the arguments of the backbone.
-        prepare: function of the file, tensor name, values (outputs, inputs) and weight shape that returns the weight.
+        prepare: function of the tensor name, values (outputs, inputs) and weight shape that returns the weight.
     """
 
-    model: str
-    backbone: str
+    classes: str
     block: str
     names: Mapping[str, str]
     outer_names: Mapping[str, str]
     arguments: Callable[[GgufFile], dict[str, Any]]
-    prepare: Callable[[GgufFile, str, np.ndarray, tuple[int, ...]], np.ndarray]
+    prepare: Callable[[str, np.ndarray, tuple[int, ...]], np.ndarray]
 
 
 def _common_arguments(file: GgufFile) -> dict[str, Any]:
@@ -146,7 +144,7 @@ def _llama_scaling(file: GgufFile, width: int) -> dict[str, Any]:
     return {"rope_frequency_adjustment_factor": factor} | {f"rope_{key}": x for key, x in LLAMA3_ROTARY.items()}
 
 
-def _prepare_llama(file: GgufFile, name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _prepare_llama(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if name.endswith(("attn_q.weight", "attn_k.weight")):
         inputs, heads, size = shape
         values = values.reshape(heads, size // 2, 2, inputs).swapaxes(1, 2)
@@ -174,7 +172,7 @@ def _gemma3_arguments(file: GgufFile) -> dict[str, Any]:
     }
 
 
-def _prepare_gemma3(file: GgufFile, name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _prepare_gemma3(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if values.ndim == 1:
         return values - 1  # KerasHub adds 1 to the scale of a norm
     if len(shape) == 3 and "output" not in name:
@@ -184,9 +182,8 @@ def _prepare_gemma3(file: GgufFile, name: str, values: np.ndarray, shape: tuple[
 
 ARCHITECTURES = {
     "llama": Architecture(
-        model="LlamaCausalLM",
-        backbone="LlamaBackbone",
-        block="transformer_layer_{}/",
+        classes="Llama",
+        block="transformer_layer_",
         names={
             "self_attention/query/kernel": "attn_q",
             "self_attention/key/kernel": "attn_k",
@@ -207,9 +204,8 @@ ARCHITECTURES = {
         prepare=_prepare_llama,
     ),
     "gemma3": Architecture(
-        model="Gemma3CausalLM",
-        backbone="Gemma3Backbone",
-        block="decoder_block_{}/",
+        classes="Gemma3",
+        block="decoder_block_",
         names={
             "pre_attention_norm/scale": "attn_norm",
             "post_attention_norm/scale": "post_attention_norm",
@@ -256,11 +252,14 @@ def from_gguf(path: str | os.PathLike, dtype: DType | None = None) -> keras.Mode
         >>> model = tsa.convert.from_gguf("SmolLM2-135M-Instruct.Q4_1.gguf")
         >>> model.generate("The capital of France is", max_length=32)
     """
+    try:
+        import gguf  # noqa: F401
+        import keras_hub
+
+        from tf_sparse_attention.convert.gguf.tokenizer import GgufTokenizer
+    except ImportError as error:
+        raise ImportError("`from_gguf` needs gguf and KerasHub: pip install 'tf_sparse_attention[gguf]'") from error
     file = _read(path)
-    import keras_hub
-
-    from tf_sparse_attention.convert.gguf.tokenizer import GgufTokenizer
-
     kind = ARCHITECTURES.get(file.architecture)
     if kind is None:
         raise ValueError(
@@ -275,19 +274,17 @@ def from_gguf(path: str | os.PathLike, dtype: DType | None = None) -> keras.Mode
             f"Received: {file.path}: {type(error).__name__}: {error}"
         ) from error
     with initialize_with_zeros():
-        backbone = getattr(keras_hub.models, kind.backbone)(**kind.arguments(file), dtype=dtype)
+        backbone = getattr(keras_hub.models, f"{kind.classes}Backbone")(**kind.arguments(file), dtype=dtype)
     _copy_weights(file, kind, backbone)
     preprocessor = keras_hub.models.CausalLMPreprocessor(
         tokenizer, sequence_length=file.setting("context_length"), add_end_token=False
     )
-    return getattr(keras_hub.models, kind.model)(backbone=backbone, preprocessor=preprocessor)
+    return getattr(keras_hub.models, f"{kind.classes}CausalLM")(backbone=backbone, preprocessor=preprocessor)
 
 
 def _read(path: str | os.PathLike) -> GgufFile:
-    try:
-        import gguf
-    except ImportError as error:
-        raise ImportError("`from_gguf` needs gguf and KerasHub: pip install 'tf_sparse_attention[gguf]'") from error
+    import gguf
+
     if not pathlib.Path(path).is_file():
         raise ValueError(f"`path` must be a GGUF file. Received: {os.fspath(path)!r}, which is not a file.")
     try:
@@ -312,16 +309,16 @@ def _copy_weights(file: GgufFile, kind: Architecture, backbone: keras.Model) -> 
                 f"Received: {file.path} with {name!r} of shape {values.shape} for weights of {tuple(weight.shape)}."
             )
         is_embedding = weight.path.endswith("/embeddings")
-        weight.assign(values if is_embedding else kind.prepare(file, name, values, tuple(weight.shape)))
+        weight.assign(values if is_embedding else kind.prepare(name, values, tuple(weight.shape)))
     if unknown := sorted(set(file.tensors) - used):
         raise ValueError(
-            f"`path` must have the tensors of a {kind.backbone} and no others. Received: {file.path} with {unknown}."
+            f"`path` must have the tensors of a {kind.classes}Backbone and no others. "
+            f"Received: {file.path} with {unknown}."
         )
 
 
 def _tensor_name(kind: Architecture, path: str) -> str:
-    start, end = kind.block.split("{}")
-    if path.startswith(start):
-        index, _, inner = path.removeprefix(start).partition(end)
-        return f"blk.{index}.{kind.names[inner]}"
+    block, _, inner = path.partition("/")
+    if block.startswith(kind.block):
+        return f"blk.{block.removeprefix(kind.block)}.{kind.names[inner]}"
     return kind.outer_names[path]
