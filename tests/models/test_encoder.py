@@ -1,4 +1,4 @@
-"""The encoder's inputs; what it computes is compared with torch in tests/convert/hugging_face/test_encoder.py."""
+"""The encoder's inputs; what it computes is compared with torch in tests/convert/test_hugging_face.py."""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ from tests.make_hugging_face import CASES
 from tf_sparse_attention.convert import from_hugging_face
 
 pytest.importorskip("safetensors")
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "hugging_face"
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "hugging_face"
 NAMES = {
     "token_ids": "input_ids",
     "padding_mask": "attention_mask",

@@ -6,10 +6,29 @@ import os
 import pathlib
 from typing import Any
 
-from tf_sparse_attention.convert.hugging_face.names import NAMES, find_root, name_in_encoder
 from tf_sparse_attention.models import Encoder
 from tf_sparse_attention.models.rebuilding import initialize_with_zeros
 
+ROOTS = ("", "longformer.", "bert.")  # prefixes of the encoder in checkpoints of models with a task head
+PARTS = ("embeddings.", "encoder.", "pooler.")
+COUNTERS = ("position_ids", "token_type_ids")  # saved by older checkpoints
+NAME_VARIANTS = {"pooler.dense.": "pooler.", ".gamma": ".weight", ".beta": ".bias"}
+# From our names of layers to those of Hugging Face; "{}" is the index of a block.
+BLOCK = "encoder.layer.{}."
+LAYERS = {
+    "token_embedding": "embeddings.word_embeddings",
+    "position_embedding": "embeddings.position_embeddings",
+    "segment_embedding": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    **{f"attention/{name}": f"{BLOCK}attention.self.{name}" for name in ("query", "key", "value")},
+    **{f"attention/global_{name}": f"{BLOCK}attention.self.{name}_global" for name in ("query", "key", "value")},
+    "attention/attention_output": f"{BLOCK}attention.output.dense",
+    "attention_norm": f"{BLOCK}attention.output.LayerNorm",
+    "feed_forward/inner": f"{BLOCK}intermediate.dense",
+    "feed_forward/output": f"{BLOCK}output.dense",
+    "feed_forward_norm": f"{BLOCK}output.LayerNorm",
+    "pooler": "pooler",
+}
 ACTIVATIONS = {
     "gelu": "exact_gelu",
     "gelu_new": "gelu",
@@ -61,11 +80,15 @@ def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: An
     folder = pathlib.Path(folder)
     config = _read_json(folder / "config.json")
     arguments = encoder_arguments(config, num_global)
-    sources = _strip_root(_open_tensor_files(folder))
+    sources = _encoder_tensors(_open_tensor_files(folder))
     with initialize_with_zeros():
         encoder = Encoder(**arguments, use_pooler="pooler.weight" in sources, dtype=dtype)
     targets = {source_name(weight.path): weight for weight in encoder.weights}
-    _check_names(set(targets), set(sources))
+    if targets.keys() != sources.keys():
+        raise ValueError(
+            "`folder` must have exactly the weights that its config.json implies. Received: "
+            f"missing {sorted(targets.keys() - sources.keys())}, unknown {sorted(sources.keys() - targets.keys())}."
+        )
     for name, weight in targets.items():
         file, full_name = sources[name]
         weight.assign(_match_shape(file.get_tensor(full_name), name, weight))
@@ -145,10 +168,10 @@ def _big_bird(config):
 
 def source_name(path: str) -> str:
     """Return the checkpoint name of the `Encoder` weight at a path."""
-    *parents, layer, kind = path.split("/")
-    index = next((part.removeprefix("block_") for part in path.split("/") if part.startswith("block_")), None)
-    inner = "/".join([*(part for part in parents if not part.startswith(("block_", "encoder"))), layer])
-    return NAMES[f"{inner}/{kind}"].format(index=index)
+    *parents, weight = path.split("/")
+    index = next((part.removeprefix("block_") for part in parents if part.startswith("block_")), None)
+    layer = "/".join(part for part in parents if not part.startswith(("block_", "encoder")))
+    return f"{LAYERS[layer]}.{'bias' if weight in ('bias', 'beta') else 'weight'}".format(index)
 
 
 def _read_json(path):
@@ -191,19 +214,17 @@ def _open_tensor_files(folder):
     return found
 
 
-def _strip_root(files):
-    """Return pairs of file and full name, by name in the encoder; drop task heads."""
-    root = find_root(files)
-    by_name = {name_in_encoder(name, root): (file, name) for name, file in files.items()}
-    return {name: source for name, source in by_name.items() if name is not None}
-
-
-def _check_names(wanted, given):
-    if wanted != given:
-        raise ValueError(
-            "`folder` must have exactly the weights that its config.json implies. "
-            f"Received: missing {sorted(wanted - given)}, unknown {sorted(given - wanted)}."
-        )
+def _encoder_tensors(files):
+    """Return pairs of file and full name, by name in the encoder; drop task heads and saved position ids."""
+    root = next((root for root in ROOTS if any(name.startswith(f"{root}embeddings.") for name in files)), "")
+    found = {}
+    for full_name, file in files.items():
+        name = full_name.removeprefix(root)
+        if full_name.startswith(root) and name.startswith(PARTS) and not name.endswith(COUNTERS):
+            for variant, usual in NAME_VARIANTS.items():
+                name = name.replace(variant, usual)
+            found[name] = file, full_name
+    return found
 
 
 def _match_shape(values, name, weight):
