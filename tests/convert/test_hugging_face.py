@@ -100,6 +100,9 @@ def test_invalid_configs_are_errors(checkpoint, subtests):
         ("`hidden_act`", {**config, "hidden_act": "swish"}),
         ("`is_decoder`", {**config, "is_decoder": True}),
         (r"`attention_window` .*2 in all", {**config, "attention_window": [4]}),
+        (r"`attention_window` .*\[None, None\]", {**config, "attention_window": None}),
+        ("`num_attention_heads` must be a positive integer", {**config, "num_attention_heads": 0}),
+        ("`hidden_size` .*'16'", {**config, "hidden_size": "16"}),
         (r"missing \['vocab_size', ", {"model_type": "longformer", "hidden_act": "gelu"}),
         ("one JSON object.* a list", []),
     ]:
@@ -136,4 +139,7 @@ def test_invalid_weights_are_errors_that_name_them(checkpoint, subtests):
         from_hugging_face(checkpoint)
     path.unlink()
     with pytest.raises(ValueError, match=r"must have model\.safetensors or its index"):
+        from_hugging_face(checkpoint)
+    (checkpoint / "model.safetensors.index.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="must have a `weight_map`"):
         from_hugging_face(checkpoint)

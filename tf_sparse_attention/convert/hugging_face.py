@@ -6,6 +6,7 @@ import os
 import pathlib
 from typing import Any
 
+from tf_sparse_attention import checks
 from tf_sparse_attention.models import Encoder
 from tf_sparse_attention.models.rebuilding import initialize_with_zeros
 
@@ -37,17 +38,22 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
 }
-REQUIRED: tuple[str, ...] = (
+REQUIRED = (
     "vocab_size",
     "num_hidden_layers",
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
     "hidden_act",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
 )
-REQUIRED += ("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")
-REQUIRED += ("attention_probs_dropout_prob",)
 REQUIRED_FOR = {"longformer": ("attention_window", "pad_token_id"), "big_bird": ("block_size", "num_random_blocks")}
+# Minima of integers that arguments are computed from.
+COUNTS = {"num_hidden_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "block_size": 1, "num_random_blocks": 0}
 
 
 def from_hugging_face(folder: str | os.PathLike, num_global: int = 64, dtype: Any = None) -> Encoder:
@@ -100,9 +106,9 @@ def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]
     if not isinstance(config, dict):
         raise ValueError(f"config.json must hold one JSON object. Received: a {type(config).__name__}.")
     kind = config.get("model_type")
-    if kind not in REQUIRED_FOR:
+    if kind not in tuple(REQUIRED_FOR):
         raise ValueError(f"`model_type` of config.json must be 'longformer' or 'big_bird'. Received: {kind!r}.")
-    if config.get("hidden_act") not in ACTIVATIONS:
+    if config.get("hidden_act") not in tuple(ACTIVATIONS):
         raise ValueError(
             f"`hidden_act` of config.json must be one of {sorted(ACTIVATIONS)}. Received: {config.get('hidden_act')!r}."
         )
@@ -110,6 +116,8 @@ def encoder_arguments(config: dict[str, Any], num_global: int) -> dict[str, Any]
     missing = [name for name in required if name not in config]
     if missing:
         raise ValueError(f"config.json of a {kind} must have {required}. Received: missing {missing}.")
+    for name in (name for name in COUNTS if name in required):
+        checks.check_count(name, config[name], COUNTS[name])
     if config.get("is_decoder"):
         raise ValueError("`is_decoder` of config.json must be false: only encoders are supported. Received: true.")
     own = _longformer(config, num_global) if kind == "longformer" else _big_bird(config)
@@ -138,8 +146,8 @@ def _heads(config):
 
 def _longformer(config, num_global):
     windows = config["attention_window"]
-    windows = [windows] * config["num_hidden_layers"] if isinstance(windows, int) else windows
-    if len(windows) != config["num_hidden_layers"]:
+    windows = windows if isinstance(windows, list) else [windows] * config["num_hidden_layers"]
+    if len(windows) != config["num_hidden_layers"] or not all(isinstance(window, int) for window in windows):
         raise ValueError(
             f"`attention_window` of config.json must have one integer per layer, {config['num_hidden_layers']} in all. "
             f"Received: {windows}."
@@ -196,7 +204,10 @@ def _open_tensor_files(folder):
         ) from error
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
-        names = sorted(set(_read_json(index)["weight_map"].values()))
+        try:
+            names = sorted({str(name) for name in _read_json(index)["weight_map"].values()})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"`folder` must have a `weight_map` in {index.name}. Received: {folder}.") from error
     elif single.is_file():
         names = [single.name]
     else:
