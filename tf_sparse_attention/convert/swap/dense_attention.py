@@ -97,7 +97,7 @@ def sliding_window_of(attention: keras.layers.Layer, block: keras.layers.Layer |
     family = family_of(attention)
     if family is None:
         return attention.get_config().get("sliding_window")
-    return family.window(attention) or (None if block is None else family.block_window(block))
+    return family.window(attention, block)
 
 
 def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str]]:

@@ -49,29 +49,23 @@ def _none(attention: Layer) -> None:
     return None
 
 
-def _window_of_decoder(attention):
-    return get_attribute(attention, "sliding_window")
-
-
-def _size_if_used(attention):
-    if not attention.use_sliding_window_attention:
+def _window(attention, block):
+    """Return the window of an attention that has it as an attribute, or None."""
+    if not getattr(attention, "use_sliding_window_attention", True):
         return None
-    size = attention.sliding_window_size
+    size = _number(attention, "sliding_window", "sliding_window_size") or None
     # Both ways, a query sees size // 2 positions after its own, and no more before it.
-    return size // 2 + 1 if get_attribute(attention, "use_bidirectional_attention") else size
+    return size // 2 + 1 if size and get_attribute(attention, "use_bidirectional_attention") else size
 
 
-def _size(attention):
-    return attention.sliding_window_size or None
+def _window_and_query(layer):
+    """Return the window of a layer whose queries see `sliding_window` positions before their own."""
+    return layer.sliding_window + 1 if layer.sliding_window else None
 
 
-def _positions_before(attention):
-    return attention.sliding_window + 1 if attention.sliding_window else None
-
-
-def _window_of_block(block):
+def _window_of_block(attention, block):
     slides = "Decoder" in type(block).__name__ and block.layer_type == "sliding_attention"
-    return _positions_before(block) if slides else None
+    return _window_and_query(block) if slides else None
 
 
 def _rotary(attention):
@@ -117,12 +111,6 @@ def _su_remark(attention):
     return f"in sequences of any length its RoPE factors are those of {attention.max_sequence_length} positions"
 
 
-def _rotary_in_some_layers(attention):
-    if not attention.use_rope:
-        return {"position": None}
-    return {"position": "rotary", "rotary_max_wavelength": attention.rope_theta}
-
-
 def _smol_lm3_reason(attention):
     own, size = attention.rotary_embedding.inv_freq, _key_dim(attention)
     wanted = attention.rope_theta ** (-np.arange(0, size, 2) / size)
@@ -131,10 +119,11 @@ def _smol_lm3_reason(attention):
     return "its rotary frequencies are not those of its `rope_theta`"
 
 
-def _rotary_of_encoder(attention):
-    if not getattr(attention, "use_rotary", True):
+def _rotary_if_used(attention):
+    """Return the position of an attention that may have none, with its wavelength as an attribute."""
+    if not getattr(attention, "use_rope", getattr(attention, "use_rotary", True)):
         return {"position": None}
-    return {"position": "rotary", "rotary_max_wavelength": attention.max_wavelength}
+    return {"position": "rotary", "rotary_max_wavelength": _number(attention, "rope_theta", "max_wavelength")}
 
 
 def _padding_remark(attention):
@@ -195,10 +184,6 @@ def _rotated_first(attention):
     return np.concatenate([rotated, np.setdiff1d(np.arange(size), rotated)])
 
 
-def _always(attention, block):
-    return True
-
-
 def _never(attention, block):
     return False
 
@@ -220,8 +205,8 @@ class Family:
     """An attention class of KerasHub, as data for its replacement.
 
     Attributes:
-        window: function of the attention that returns the number of positions a query sees, including its own, or None.
-        block_window: the same, as a function of the decoder block, for windows that the block applies.
+        window: function of the attention and its block that returns the number of positions a query sees, including its
+            own, or None.
         position: function of the attention that returns the arguments of its position encoding.
         projections: for each projection of Keras's attention, the attribute of the projection; for a kernel with the
             heads of several projections, also the index of this one.
@@ -237,8 +222,7 @@ class Family:
         window_backend: the only backend where KerasHub applies the window. None: all.
     """
 
-    window: Callable[[Layer], int | None] = _none
-    block_window: Callable[[Layer], int | None] = _none
+    window: Callable[[Layer, Layer | None], int | None] = _window
     position: Callable[[Layer], dict[str, Any]] = _rotary
     projections: Projections = dataclasses.field(default_factory=lambda: _projections("{}_dense", output="output"))
     norms: tuple[str, str] = ("query_norm", "key_norm")
@@ -246,7 +230,7 @@ class Family:
     use_value_norm: bool = False
     scale: Callable[[Layer], float | None] = _none
     channel_order: Callable[[Layer], np.ndarray | None] = _none
-    causal: Callable[[Layer, Layer | None], bool] = _always
+    causal: Callable[[Layer, Layer | None], bool] = _one_way
     call_style: str = "keras"
     reason: Callable[[Layer], str | None] = _none
     remark: Callable[[Layer], str | None] = _none
@@ -276,12 +260,11 @@ QWEN_NORMS = ("query_dense_layer_norm", "key_dense_layer_norm")
 
 FAMILIES: dict[str, Family] = {
     "LlamaAttention": Family(),
-    "CachedMistralAttention": Family(window=_window_of_decoder),
-    "CachedMixtralAttention": Family(window=_window_of_decoder),
-    "CachedGemmaAttention": Family(window=_size_if_used, scale=_gemma_scale),
-    "CachedGemma3Attention": Family(window=_size_if_used, scale=_gemma_scale, norm_offset=1.0, causal=_one_way),
+    "CachedMistralAttention": Family(),
+    "CachedMixtralAttention": Family(),
+    "CachedGemmaAttention": Family(scale=_gemma_scale),
+    "CachedGemma3Attention": Family(scale=_gemma_scale, norm_offset=1.0),
     "Gemma3nTextAttention": Family(
-        window=_window_of_decoder,
         projections=FLAT,
         norms=("q_norm", "k_norm"),
         use_value_norm=True,
@@ -290,29 +273,27 @@ FAMILIES: dict[str, Family] = {
         reason=_shared_reason,
     ),
     "Gemma4TextAttention": Family(
-        window=_size_if_used,
         use_value_norm=True,
         scale=lambda attention: 1.0,
         channel_order=_rotated_first,
-        causal=_one_way,
         call_style="pair",
         reason=_shared_reason,
     ),
     "T5GemmaAttention": Family(
-        block_window=_window_of_block,
+        window=_window_of_block,
         scale=lambda attention: attention.scaling,
         causal=_in_decoder,
         call_style="pair",
         reason=lambda attention: "it attends to another sequence" if attention.attention_type == "cross" else None,
     ),
-    "QwenAttention": Family(window=_size_if_used, window_backend="tensorflow"),
-    "QwenMoeAttention": Family(window=_size_if_used),
-    "Qwen3Attention": Family(window=_size, norms=QWEN_NORMS, window_backend="tensorflow"),
-    "Qwen3MoeAttention": Family(window=_size, norms=QWEN_NORMS, window_backend="tensorflow"),
-    "Qwen3_5Attention": Family(window=_size, projections=GATED, norm_offset=1.0, window_backend="tensorflow"),
+    "QwenAttention": Family(window_backend="tensorflow"),
+    "QwenMoeAttention": Family(),
+    "Qwen3Attention": Family(norms=QWEN_NORMS, window_backend="tensorflow"),
+    "Qwen3MoeAttention": Family(norms=QWEN_NORMS, window_backend="tensorflow"),
+    "Qwen3_5Attention": Family(projections=GATED, norm_offset=1.0, window_backend="tensorflow"),
     "Phi3Attention": Family(position=_rotary_su, remark=_su_remark),
-    "GptOssAttention": Family(window=_positions_before),
-    "SmolLM3Attention": Family(projections=FLAT, position=_rotary_in_some_layers, reason=_smol_lm3_reason),
+    "GptOssAttention": Family(window=lambda attention, block: _window_and_query(attention)),
+    "SmolLM3Attention": Family(projections=FLAT, position=_rotary_if_used, reason=_smol_lm3_reason),
     "GPTNeoXAttention": Family(
         projections=FUSED,
         call_style="pair",
@@ -329,14 +310,14 @@ FAMILIES: dict[str, Family] = {
     ),
     "EsmSelfAttention": Family(
         projections=OF_ENCODER,
-        position=_rotary_of_encoder,
+        position=_rotary_if_used,
         causal=_never,
         call_style="padding",
         remark=_padding_remark,
     ),
     "RoformerAttention": Family(
         projections=OF_ENCODER,
-        position=_rotary_of_encoder,
+        position=_rotary_if_used,
         channel_order=_pairs_first,
         causal=_never,
         call_style="padding",
@@ -498,7 +479,7 @@ def model_reasons(model: Layer) -> dict[int, str]:
             family = family_of(attention)
             if family is None or not hasattr(attention, "is_kv_shared_layer"):
                 continue
-            has_window = family.window(attention) is not None
+            has_window = family.window(attention, block) is not None
             if not attention.is_kv_shared_layer:
                 sources[has_window] = id(attention)
             elif has_window in sources:  # Gemma 3n and 4
