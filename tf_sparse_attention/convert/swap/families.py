@@ -429,7 +429,7 @@ def family_unsupported_reason(attention: Layer) -> str | None:
     """Return why an attention of KerasHub cannot be replaced; None if it can."""
     if not attention.built:
         return "it is not built"
-    if reason := FAMILIES[type(attention).__name__].reason(attention) or quantized_reason(attention):
+    if reason := FAMILIES[type(attention).__name__].reason(attention):
         return reason
     is_adapted = any(
         getattr(projection, "lora_enabled", False) for projection, _ in _all_projections(attention).values()
@@ -493,13 +493,6 @@ def _input_names(layer):
         return {tensor.name for tensor in keras.tree.flatten(layer.input)}
     except (AttributeError, ValueError):  # the layer is not in a graph, or is called more than once
         return set()
-
-
-def quantized_reason(attention: Layer) -> str | None:
-    """Return why a dense attention with quantized kernels cannot be replaced; None if its kernels are not quantized."""
-    if any(getattr(part, "quantization_mode", None) for part in attention._flatten_layers(include_self=False)):
-        return "it is quantized: replace its attention first, then call `quantize`"
-    return None
 
 
 def keras_form(attention: Layer) -> Layer:

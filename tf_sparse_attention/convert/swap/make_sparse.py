@@ -9,7 +9,7 @@ import keras
 
 from tf_sparse_attention import checks
 from tf_sparse_attention.convert.swap.dense_attention import arguments_of, sliding_window_of
-from tf_sparse_attention.convert.swap.replace import replace_attention
+from tf_sparse_attention.convert.swap.replace import Replacement
 from tf_sparse_attention.layers import LocalAttention, SparseAttention
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.parts.cache_tensors import bytes_of, cache_tensors, num_bytes
@@ -70,17 +70,17 @@ def make_sparse(
         >>> sparse = make_sparse(model, keys=512)
     """
     pattern = recommended_pattern(keys)
-    layers, lines = list[AttentionLayer](), list[str]()
-
-    def make_layer(attention):
-        layers.append(sparse_layer(attention, pattern))
-        return layers[-1]
-
-    sparse = replace_attention(model, make_layer, causal, print_fn=lines.append)
-    if print_fn is None:
-        return sparse
-    length = getattr(getattr(model, "preprocessor", None), "sequence_length", None) or REPORTED_LENGTH
-    print_fn("\n".join([*_summary(layers, length, keys), *_remarks("\n".join(lines).split("\n"))]))
+    replacement = Replacement(lambda attention: sparse_layer(attention, pattern), causal)
+    sparse = replacement.apply(model)
+    if print_fn is not None:
+        length = getattr(getattr(model, "preprocessor", None), "sequence_length", None) or REPORTED_LENGTH
+        remarks = collections.Counter(each for _, _, *several in replacement.replaced.values() for each in several)
+        lines = [
+            *_summary(list(replacement.new_layers.values()), length, keys),
+            *(f"{count} layers: {remark}" for remark, count in remarks.items()),
+            *replacement.report_skipped(),
+        ]
+        print_fn("\n".join(lines))
     return sparse
 
 
@@ -102,11 +102,3 @@ def _summary(layers, length, keys):
     sizes = [(layer.num_key_heads, layer.key_dim + layer.value_dim, bytes_of(layer.compute_dtype)) for layer in layers]
     dense = sum(map(math.prod, sizes)) * length
     yield f"KV cache of {length:,} tokens: {cache / 2**20:,.1f} MiB, dense {dense / 2**20:,.1f} MiB."
-
-
-def _remarks(lines):
-    """Yield the remarks in the report of `replace_attention`, with the number of layers, and the skipped layers."""
-    replaced = [line.split("; ")[1:] for line in lines if line.startswith("replaced")]
-    counts = collections.Counter(remark for remarks in replaced for remark in remarks)
-    yield from (f"{count} layers: {remark}" for remark, count in counts.items())
-    yield from (line for line in lines if not line.startswith("replaced"))
