@@ -92,6 +92,7 @@ def test_invalid_arguments_are_errors(dense, subtests):
         ("`dataset` must have batches of model inputs", (dense, sparse), ["a text", "another"], {}),
         ("`steps`", (dense, sparse), batches(2), {"steps": 0}),
         ("`sparse` must be the result of `replace_attention`", (dense, dense), batches(2), {}),
+        ("a NoneType for a NoneType", (None, None), batches(2), {}),
         ("a Sequential for a Functional", (dense, keras.Sequential(sparse.layers[:1])), batches(2), {}),
         ("`sparse` .*without an attention for attention_1", (two_layers, sparse), batches(2), {}),
     ]:

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from tests.convert.swap.decoder_models import assert_greedy, decoder, generated
+from tests.convert.swap.swap_models import transformer
 from tf_sparse_attention import convert
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -52,3 +53,10 @@ def test_differences_from_the_dense_model_are_reported():
 def test_the_number_of_keys_has_a_minimum():
     with pytest.raises(ValueError, match="`keys`"):
         convert.make_sparse(decoder("llama"), keys=63)
+
+
+def test_attention_that_is_not_causal_is_an_error():
+    with pytest.raises(
+        ValueError, match=r"(?s)attention_0 cannot be a SparseAttention.*`use_causal_mask` must be True"
+    ):
+        convert.make_sparse(transformer(num_layers=1))

@@ -74,6 +74,23 @@ def test_a_window_as_long_as_the_sequence_gives_the_dense_result_and_shares_no_w
     assert isinstance(model.get_layer("attention_0"), keras.layers.MultiHeadAttention)
 
 
+def test_a_failed_replacement_names_the_layer_and_leaves_the_model(transformer):
+    def attributes():
+        kept = {id(layer): (type(layer), {**vars(layer), "_called": None}) for layer in transformer._flatten_layers()}
+        return kept, [id(weight) for weight in transformer.weights]
+
+    before, arrays = attributes(), transformer.get_weights()
+
+    class Failing(LocalAttention):
+        def call(self, *args, **kwargs):
+            raise RuntimeError("no such call")
+
+    with pytest.raises(ValueError, match=r"(?s)`model` must run .* RuntimeError: .*no such call.*attention_0"):
+        replace_attention(transformer, lambda dense: Failing(**arguments_of(dense), window=3))
+    assert attributes() == before
+    assert all((old == new).all() for old, new in zip(arrays, transformer.get_weights(), strict=True))
+
+
 def test_padding_by_an_implicit_mask_is_kept(transformer):
     # One layer: Keras's attention takes the mask off its query, so that the next layer of the dense model has none.
     tokens = ids()

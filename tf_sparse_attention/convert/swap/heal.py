@@ -193,7 +193,7 @@ def _token_mask(arguments: dict[str, Any]) -> Tensor | None:
 
 def attention_pairs(dense: keras.Model, sparse: keras.Model) -> dict[str, Pair]:
     """Return pairs of a dense attention and its replacement, by path; shared layers appear once."""
-    if not isinstance(sparse, type(dense)):
+    if not isinstance(dense, keras.Model) or not isinstance(sparse, type(dense)):
         raise ValueError(
             "`sparse` must be the result of `replace_attention` for `dense`. "
             f"Received: a {type(sparse).__name__} for a {type(dense).__name__}."

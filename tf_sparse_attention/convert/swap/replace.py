@@ -370,7 +370,13 @@ class _GraphCopy:
             raise ValueError(_not_causal(path, new))
         if kwargs.get("attention_mask") is not None:  # Keras also accepts numeric masks
             kwargs["attention_mask"] = keras.ops.cast(kwargs["attention_mask"], "bool")
-        return new(*args, **kwargs)
+        try:
+            return new(*args, **kwargs)
+        except Exception as error:  # the class of `new` may raise any exception
+            raise ValueError(
+                f"`model` must run with sparse attention: {path} cannot be a {type(new).__name__}. "
+                f"Received: {self.model.name}, whose copy raises {type(error).__name__}: {error}"
+            ) from error
 
 
 def _not_causal(path, layer):
