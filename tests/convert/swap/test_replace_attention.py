@@ -388,6 +388,42 @@ def test_arguments_that_a_config_omits_are_those_of_the_attributes(around, tmp_p
     assert difference(sparse(vectors()), again(vectors())) == 0
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class Brief(Block):
+    """A block whose config omits its number of heads."""
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Twice(keras.layers.Layer):
+    """A layer that holds one block under two names."""
+
+    def __init__(self, block, **kwargs):
+        super().__init__(**kwargs)
+        self.first = self.second = block
+
+    def build(self, shape):
+        if not self.first.built:
+            self.first.build(shape)
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+    def get_config(self):
+        return {"name": self.name, "block": keras.saving.serialize_keras_object(self.first)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config["block"]), name=config["name"])
+
+
+def test_arguments_that_the_config_of_a_shared_layer_omits_are_those_of_its_attributes():
+    model = functional(Twice(Brief(num_heads=4)))
+    assert_same_results(model, replace_attention(model, local(), print_fn=None), vectors())
+
+
 @pytest.mark.full
 def test_arguments_that_no_attribute_has_are_named(subtests):
     for options, message in [

@@ -75,14 +75,15 @@ def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
     if still_omitted := _omitted_arguments(layer, copy):
         names = {name for arguments in still_omitted.values() for name in arguments}
         raise ValueError(f"its config has no {', '.join(sorted(names))}.")
-    copies = _layers_by_path(copy)
+    copies = layers_by_path(copy)
     for path, arguments in omitted.items():
         if path in copies:
             note_omitted_arguments(copies[path], arguments)
     return copy
 
 
-def _layers_by_path(model):
+def layers_by_path(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
+    """Return a model and its layers, outermost first, by `LayerSite.index_path`; shared layers have several paths."""
     return {"": model, **{site.index_path: site.layer for site in find_layer_sites(model)}}
 
 
@@ -93,9 +94,9 @@ def _omitted_arguments(model, copy):
         model: the original.
         copy: the copy. If None, attributes are compared with the constructor's defaults.
     """
-    copies = {} if copy is None else _layers_by_path(copy)
+    copies = {} if copy is None else layers_by_path(copy)
     found = {}
-    for path, layer in _layers_by_path(model).items():
+    for path, layer in layers_by_path(model).items():
         if copy is not None and path not in copies:
             continue
         arguments = {
@@ -165,24 +166,20 @@ def _config_names(layer):
 @contextlib.contextmanager
 def _complete_configs(model: keras.layers.Layer, omitted: dict[str, dict[str, Any]]) -> Iterator[None]:
     """Add omitted arguments, by index path of the layer, to the configs of layers within the context."""
-    layers = _layers_by_path(model)
-    completed = [layers[path] for path in omitted]
-    for layer, arguments in zip(completed, omitted.values(), strict=True):
-        vars(layer)["get_config"] = functools.partial(_complete_config, layer, arguments)
+    layers = layers_by_path(model)
+    for path, arguments in omitted.items():
+        config = functools.partial(type(layers[path]).get_config, layers[path])
+        vars(layers[path])["get_config"] = lambda config=config, arguments=arguments: {**config(), **arguments}
     try:
         yield
     finally:
-        for layer in completed:
-            del vars(layer)["get_config"]
-
-
-def _complete_config(layer, arguments):
-    return {**type(layer).get_config(layer), **arguments}
+        for path in omitted:
+            vars(layers[path]).pop("get_config", None)  # a shared layer has several paths
 
 
 def copy_state(old: keras.layers.Layer, new: keras.layers.Layer) -> None:
     """Copy the variables and assets of a layer and its sublayers to a copy of the layer."""
-    originals, copies = _layers_by_path(old), _layers_by_path(new)
+    originals, copies = layers_by_path(old), layers_by_path(new)
     copy_low_rank(originals, copies)
     if [tuple(weight.shape) for weight in old.weights] != [tuple(weight.shape) for weight in new.weights]:
         raise ValueError(
@@ -225,7 +222,7 @@ def _weight_differences(originals, copies):
 def _shapes(layers):
     """Iterate over the path and shape of each weight; the path is relative to the innermost layer with the weight."""
     seen = set()
-    for path, layer in reversed(layers.items()):  # `_layers_by_path` lists outer layers first
+    for path, layer in reversed(layers.items()):  # `layers_by_path` lists outer layers first
         for weight in layer.weights:
             if id(weight) not in seen:
                 seen.add(id(weight))
