@@ -24,9 +24,9 @@ GROUPED_NAMES = {"num_query_heads": "num_heads", "head_dim": "key_dim"}  # from 
 # Methods that compute attention: a subclass that overrides any of them may compute something else. KerasHub's subclass
 # overrides `build`, which is therefore not listed.
 COMPUTING_METHODS = {"call", "_compute_attention", "_masked_softmax", "_compute_attention_mask", "_compute_causal_mask"}
-# Arguments of `call` that `SwappedAttention` also has: Keras's arguments and KerasHub's cache arguments.
+# Arguments of `call` that `SwappedAttention` also has, of Keras and of KerasHub's `CachedMultiHeadAttention`.
 CALL_ARGUMENTS = set(inspect.signature(keras.layers.MultiHeadAttention.call).parameters)
-CALL_ARGUMENTS |= {"cache", "cache_update_index"}
+CACHE_ARGUMENTS = {"cache", "cache_update_index"}
 
 
 def arguments_of(attention: keras.layers.Layer, window: int | None = None) -> dict[str, Any]:
@@ -151,12 +151,6 @@ def looks_like_attention(layer: keras.layers.Layer) -> bool:
     return any("Attention" in kind.__name__ for kind in type(layer).__mro__)
 
 
-def has_cache(attention: keras.layers.MultiHeadAttention) -> bool:
-    """Return whether the call arguments of a dense attention are those of KerasHub's `CachedMultiHeadAttention`."""
-    names = set(inspect.signature(attention.call).parameters)
-    return {"cache", "cache_update_index"} <= names <= CALL_ARGUMENTS
-
-
 def unsupported_reason(layer: keras.layers.Layer) -> str | None:
     """Return why an attention layer cannot be replaced by a sparse layer; None if it can."""
     name = type(layer).__name__
@@ -170,7 +164,9 @@ def unsupported_reason(layer: keras.layers.Layer) -> str | None:
         return f"{name} is neither a keras.layers.MultiHeadAttention nor of a supported class of KerasHub"
     parts = [part for part in type(layer).__mro__ if issubclass(part, KERAS_CLASSES) and part not in KERAS_CLASSES]
     overridden = COMPUTING_METHODS & {name for part in parts for name in vars(part)}
-    if overridden - {"call"} or (overridden and not has_cache(layer)):
+    arguments = set(inspect.signature(layer.call).parameters)
+    has_cache = CACHE_ARGUMENTS <= arguments <= CALL_ARGUMENTS | CACHE_ARGUMENTS
+    if overridden - {"call"} or (overridden and not has_cache):
         return f"{name} overrides the computation of its base class"
     if not layer.built:
         return "it is not built"

@@ -23,11 +23,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from tf_sparse_attention.convert.swap.model_copy import layers_by_path
 from tf_sparse_attention.layers.attention.attention_layer import AttentionLayer
 from tf_sparse_attention.layers.attention.mixed_attention import MixedAttention
 from tf_sparse_attention.layers.parts.projections import get_attribute, input_axis
 from tf_sparse_attention.layers.parts.variables import assign_copy
-from tf_sparse_attention.models.swapped_model import find_layer_sites
 from tf_sparse_attention.ops.positions import alibi_slopes
 from tf_sparse_attention.types import Tensor
 
@@ -448,13 +448,9 @@ def block_reason(block: Layer) -> str | None:
     return None
 
 
-def _layers_of(model):
-    return {id(layer): layer for layer in (model, *(site.layer for site in find_layer_sites(model)))}.values()
-
-
 def note_rotary_positions(model: Layer) -> None:
     """Give each self-attention of Moonshine the settings of the rotary positions, which its model computes."""
-    for owner in _layers_of(model):
+    for owner in layers_by_path(model).values():
         for side in ("encoder", "decoder"):
             rotary: Any = getattr(owner, f"{side}_rotary_embedding", None)
             for block in getattr(owner, f"{side}_blocks", []) if rotary is not None else []:
@@ -467,7 +463,7 @@ def note_rotary_positions(model: Layer) -> None:
 def model_reasons(model: Layer) -> dict[int, str]:
     """Return why a model rules out replacing its attention, by `id` of the attention."""
     found = {}
-    for layer in _layers_of(model):
+    for layer in layers_by_path(model).values():
         has_images = getattr(layer, "vision_encoder", None) is not None and getattr(layer, "mrope_section", None)
         sources: dict[bool, int] = {}  # the last attention with own keys, by whether it has a window
         for block in getattr(layer, "transformer_layers", []):

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from tf_sparse_attention.convert.swap.dense_attention import is_keras_attention, is_sparse
+from tf_sparse_attention.convert.swap.model_copy import layers_by_path
 from tf_sparse_attention.convert.swap.recorded_calls import replaced_call
 from tf_sparse_attention.layers.parts.call_inputs import normalize_self_attention
 from tf_sparse_attention.models.swapped_model import find_layer_sites
@@ -128,7 +129,7 @@ def _call_once(layer: keras.layers.Layer, config: str, computed: set[str]) -> Ca
 @contextlib.contextmanager
 def _without_new_tensors(model: keras.Model) -> Iterator[None]:
     """Remove tensors that layers cache during a symbolic call, at the end of the context."""
-    layers = list({id(layer): layer for layer in (model, *(site.layer for site in find_layer_sites(model)))}.values())
+    layers = list(layers_by_path(model).values())
     before = [dict(vars(layer)) for layer in layers]
     try:
         yield
@@ -149,12 +150,13 @@ def _possible_inputs(model: keras.Model) -> Iterator[Inputs]:
     if isinstance(model, keras.Function | keras.Sequential):
         inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
         for size in sizes:
-            yield [keras.tree.map_structure(functools.partial(_like, size=size), inputs)]
+            yield [keras.tree.map_structure(lambda x, size=size: _tensor(x.shape, x.dtype, size), inputs)]
         return
     config = model.get_build_config() or {}
     shapes = [config["input_shape"]] if "input_shape" in config else list(config.get("shapes_dict", {}).values())
     for size, dtype in itertools.product(sizes, DTYPES) if shapes else ():
-        yield [_map_shapes(functools.partial(_tensor, dtype=dtype, size=size), each) for each in shapes]
+        tensor = functools.partial(_tensor, dtype=dtype, size=size)
+        yield [keras.tree.map_shape_structure(tensor, each) for each in shapes]
 
 
 def _tensor(shape: Shape, dtype: str, size: int | None) -> keras.KerasTensor:
@@ -163,19 +165,6 @@ def _tensor(shape: Shape, dtype: str, size: int | None) -> keras.KerasTensor:
         batch, *others = shape
         shape = (batch or 2, *(size if axis is None else axis for axis in others))
     return keras.KerasTensor(shape, dtype)
-
-
-def _like(x, size):
-    return _tensor(x.shape, x.dtype, size)
-
-
-def _map_shapes(function: Callable[[Shape], Any], shapes: Any) -> Any:
-    """Return a structure of shapes with a function applied to each shape."""
-    if isinstance(shapes, dict):
-        return {name: _map_shapes(function, shape) for name, shape in shapes.items()}
-    if all(axis is None or isinstance(axis, int) for axis in shapes):
-        return function(tuple(shapes))
-    return [_map_shapes(function, shape) for shape in shapes]
 
 
 @contextlib.contextmanager
