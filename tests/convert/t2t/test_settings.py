@@ -46,7 +46,7 @@ def test_contradicting_unsupported_and_missing_settings_are_errors(small_checkpo
     for name in ("query_shape", "memory_flange", "share_qk", "sparsity_cluster_attention_window"):
         with subtests.test(name), pytest.raises(ValueError, match=f"Missing: {name}"):
             plan_of(changed(small_checkpoint, **{name: None}))
-    for block, flange in [([8, 8], [8, 8]), ([8], [12]), ([0], [0])]:
+    for block, flange in [([8, 8], [8, 8]), ([8], [12]), ([0], [0]), (8, [8]), ("8", "8"), ([[8]], [8])]:
         with subtests.test(block=block, flange=flange), pytest.raises(ValueError, match="query_shape with one axis"):
             plan_of(changed(small_checkpoint, query_shape=block, memory_flange=flange))
     # Zero decoder layers leave the number to another setting.

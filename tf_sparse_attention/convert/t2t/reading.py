@@ -125,8 +125,8 @@ def _size(own, ending, axis):
 
 
 def _distance(own, heads):
-    found = _matches(own, *(heads + name for name in TABLES))
-    return (own[found[0]][0] - 1) // 2 if found else None
+    table = next((heads + name for name in TABLES if _any(own, heads + name)), None)
+    return None if table is None else (_size(own, table, 0) - 1) // 2
 
 
 def _check_complete(wanted, own):

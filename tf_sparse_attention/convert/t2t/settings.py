@@ -162,7 +162,7 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
     if unsupported:
         expected = {name: supported[name][0] for name in unsupported}
         raise ValueError(f"`hparams` must have {expected}; other values are not supported. Received: {unsupported}.")
-    _check_shapes(settings, layout)
+    _check_blocks(settings, layout)
     wrong = {
         name: (settings[name], found)
         for name, found in _settings_from_layout(layout, settings).items()
@@ -175,21 +175,18 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
         raise ValueError(f"`hparams` must agree with the names and shapes of the checkpoint. Received: {listed}.")
 
 
-def _check_shapes(settings, layout):
-    block, flange = settings["query_shape"], settings["memory_flange"]
-    if not (len(block) == len(flange) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
-        raise ValueError(
-            "`hparams` must have a query_shape with one axis, and a memory_flange that is a multiple of it. "
-            f"Received: query_shape={block}, memory_flange={flange}."
-        )
-    if not layout.encoder_layers:
-        return
-    block = settings["memory_query_shape"]
-    if not (len(block) == 1 and block[0] > 0 and flange[0] % block[0] == 0):
-        raise ValueError(
-            "`hparams` must have a memory_query_shape with one axis, and a memory_flange that is a multiple of it. "
-            f"Received: memory_query_shape={block}, memory_flange={flange}."
-        )
+def _check_blocks(settings, layout):
+    for name in ("query_shape", "memory_query_shape") if layout.encoder_layers else ("query_shape",):
+        block, flange = settings[name], settings["memory_flange"]
+        if not (_is_size(block) and _is_size(flange) and block[0] > 0 and flange[0] % block[0] == 0):
+            raise ValueError(
+                f"`hparams` must have a {name} with one axis, and a memory_flange that is a multiple of it. "
+                f"Received: {name}={block!r}, memory_flange={flange!r}."
+            )
+
+
+def _is_size(value):
+    return isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], int)
 
 
 def _means_default(name, value):
