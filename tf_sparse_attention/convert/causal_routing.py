@@ -1,5 +1,6 @@
 """Conversion of trained models with non-causal routed heads to causal routing."""
 
+import functools
 from typing import Any, TypeVar
 
 from tf_sparse_attention.models import LanguageModel, SequenceToSequence
@@ -38,7 +39,7 @@ def with_causal_routing(model: Routed) -> Routed:
         >>> tsa.analysis.assert_causal(model, sequence_length=512)
     """
     if isinstance(model, SequenceToSequence):
-        parts = map_parts(_without_faults, model.encoder.get_config()["attention"]["parts"])
+        parts = map_parts(_changed, model.encoder.get_config()["attention"]["parts"])
         encoder = rebuilt_backbone(model.encoder, attention={"parts": parts, "reproduce_reference": False})
         return SequenceToSequence(encoder, _with_causal_decoder(model.decoder), dtype=model.dtype_policy)
     if not isinstance(model, LanguageModel):
@@ -50,8 +51,9 @@ def _with_causal_decoder(model: LanguageModel) -> LanguageModel:
     config = model.backbone.get_config()
     parts = {"attention": config["attention"]["parts"], "cross_attention": config["cross_attention"]}
     parts = {name: listed for name, listed in parts.items() if listed is not None}
-    change = {"attention": _causal, "cross_attention": _of_chosen_keys}
-    changed = {name: map_parts(change[name], attention) for name, attention in parts.items()}
+    # In cross-attention, queries must not depend on each other.
+    change = {"attention": {"selection": "nearest", "mask_self": False}, "cross_attention": {"selection": "top_keys"}}
+    changed = {name: map_parts(functools.partial(_changed, **change[name]), parts[name]) for name in parts}
     if changed == parts:
         listed = [class_name(part) for attention in parts.values() for part in all_parts(attention)]
         raise ValueError(f"`model` must have routed heads that are not causal. Received: a model of {listed}.")
@@ -70,23 +72,11 @@ def _arguments(part):
     return part["config"] if "class_name" in part else part
 
 
-def _causal(part):
-    """Return the config of a part, changed to causal routing if it has non-causal routed heads."""
-    return _changed(part, selection="nearest", mask_self=False)
-
-
-def _of_chosen_keys(part):
-    """Return the config of a part of cross-attention, changed so that queries do not depend on each other."""
-    return _changed(part, selection="top_keys")
-
-
-def _without_faults(part):
-    """Return the config of a part, without the options that reproduce the published code."""
-    return _changed(part)
-
-
 def _changed(part: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Return the config of a part, changed if it has routed heads that select over the whole sequence."""
+    """Return the config of a part, changed if it has routed heads that select over the whole sequence.
+
+    The new config has no options that reproduce the published code.
+    """
     arguments = _arguments(part)
     if class_name(part) != "RoutingAttention" or arguments.get("selection") not in LOOK_AHEAD:
         return part

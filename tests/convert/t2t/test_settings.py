@@ -7,7 +7,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import Published, plan_of
-from tf_sparse_attention.convert.t2t.settings import preset_settings, read_settings
+from tf_sparse_attention.convert.t2t.settings import read_settings
 
 CONTRADICTIONS = {
     "hidden_size": 16,
@@ -88,5 +88,5 @@ def test_settings_are_a_file_a_dictionary_or_a_preset(tmp_path, subtests):
     with pytest.raises(ValueError, match=r"presets .*'pg19_routing_published'.*hparams='pg20'"):
         read_settings("pg20", None)
     other = next(name for name in tsa.models.PRESETS if name.endswith("strided") or "sparse" in name)
-    with pytest.raises(ValueError, match="a preset of the Routing Transformer"):
-        preset_settings(other)
+    with pytest.raises(ValueError, match=r"presets .*hparams="):
+        read_settings(other, None)

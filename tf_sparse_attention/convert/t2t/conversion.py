@@ -67,7 +67,7 @@ def from_t2t_checkpoint(
 
 def plan_conversion(checkpoint: Checkpoint, hparams: str | os.PathLike | dict[str, Any] | None = None) -> Plan:
     """Return the conversion plan of an open `Checkpoint`; for `hparams`, see `from_t2t_checkpoint`."""
-    return make_plan(checkpoint.shapes, read_settings(hparams, checkpoint.folder))
+    return make_plan(checkpoint.shapes, read_settings(hparams, checkpoint.prefix.parent))
 
 
 def convert_checkpoint(

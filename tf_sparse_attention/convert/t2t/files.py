@@ -34,11 +34,6 @@ class Checkpoint:
         self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
         self._dtypes = self._reader.get_variable_to_dtype_map()
 
-    @property
-    def folder(self) -> pathlib.Path:
-        """The folder of the files."""
-        return self.prefix.parent
-
     def read(self, name: str) -> np.ndarray:
         """Return a variable as a NumPy array.
 

@@ -20,7 +20,7 @@ FEED_FORWARDS = {
     "geglu": ("ffn/weight1/kernel", "ffn/weight2/kernel", "ffn/weight3/kernel"),
     "relu": ("ffn/conv1/kernel", "ffn/conv1/bias", "ffn/conv2/kernel", "ffn/conv2/bias"),
 }
-LAYER_NORM = ("scale", "bias")
+NORM_WEIGHTS = {"scale": "gamma", "bias": "beta"}  # from published names to ours
 NORMS = {"post": "layer_postprocess", "pre": "layer_prepostprocess"}
 
 
@@ -133,7 +133,7 @@ class Layout:
                 "final_dense_1/bias": (self.embedding_dim,),
             }
         if self.norm == "pre":
-            shapes |= {f"{NORMS['pre']}/layer_norm/layer_norm_{kind}": (self.hidden_dim,) for kind in LAYER_NORM}
+            shapes |= {f"{NORMS['pre']}/layer_norm/layer_norm_{kind}": (self.hidden_dim,) for kind in NORM_WEIGHTS}
         for stack in self.stacks:
             for layer in range(stack.num_layers):
                 own = self._feed_forward_shapes() | self._norm_shapes(len(stack.attentions))
@@ -179,7 +179,7 @@ class Layout:
 
     def _norm_shapes(self, num_attentions):
         norms = self.norms(num_attentions + (self.activation is not None))
-        return {f"{name}/layer_norm/layer_norm_{kind}": (self.hidden_dim,) for name in norms for kind in LAYER_NORM}
+        return {f"{name}/layer_norm/layer_norm_{kind}": (self.hidden_dim,) for name in norms for kind in NORM_WEIGHTS}
 
     def norms(self, count: int) -> list[str]:
         """Return the names of the norms of a layer with `count` sublayers, in order."""

@@ -12,6 +12,7 @@ from tf_sparse_attention.convert.t2t.layout import (
     HEADS,
     LAYER,
     LOCAL,
+    NORM_WEIGHTS,
     NORMS,
     ROUTING,
     TABLES,
@@ -20,7 +21,6 @@ from tf_sparse_attention.convert.t2t.layout import (
     Stack,
 )
 
-NORM_WEIGHTS = {"scale": "gamma", "bias": "beta"}
 # Our names, in the order of `FEED_FORWARDS`.
 DENSE_LAYERS = {
     "geglu": ("gate/kernel", "inner/kernel", "output/kernel"),
@@ -102,11 +102,6 @@ def make_mapping(layout: Layout, settings: Mapping[str, Any]) -> list[Row]:
         for layer in range(stack.num_layers):
             rows += _layer_rows(layout, settings, stack, layer, f"{blocks}block_{layer}/")
     return rows
-
-
-def unused_names(layout: Layout, rows: list[Row]) -> list[str]:
-    """Return the names of the model's variables that no row uses."""
-    return sorted(set(layout.shapes) - {name for row in rows for name in row.sources})
 
 
 def encoder_distance(settings: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_sparse_attention.convert.t2t.layout import SLOTS, STEP, Layout, is_not_model_variable
-from tf_sparse_attention.convert.t2t.mapping import Row, encoder_distance, make_mapping, unused_names
+from tf_sparse_attention.convert.t2t.mapping import Row, encoder_distance, make_mapping
 from tf_sparse_attention.convert.t2t.reading import read_layout
 from tf_sparse_attention.convert.t2t.settings import DEFAULTS, check_settings
 from tf_sparse_attention.models import Backbone, LanguageModel, SequenceToSequence
@@ -152,8 +152,9 @@ def make_plan(shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Plan:
     _check_routed_layers(layout)
     settings = {**DEFAULTS, **{name: value for name, value in settings.items() if value is not None}}
     rows = make_mapping(layout, settings)
+    unused = sorted(set(layout.shapes) - {name for row in rows for name in row.sources})
     kinds = collections.Counter(_kind(name) for name in shapes if is_not_model_variable(name))
-    return Plan(layout, settings, rows, unused_names(layout, rows), dict(kinds))
+    return Plan(layout, settings, rows, unused, dict(kinds))
 
 
 def _check_routed_layers(layout):

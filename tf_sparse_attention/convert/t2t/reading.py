@@ -36,7 +36,11 @@ def read_layout(shapes: Mapping[str, Shape]) -> Layout:
         if name.startswith(scope) and not is_not_model_variable(name)
     }
     layout = _layout_of(scope, own)
-    _check_norm(layout)
+    if layout.encoder_layers and layout.norm == "pre":
+        raise ValueError(
+            "`path` must be a post-norm model if it has an encoder, like all published models. "
+            f"Received: variables called {NORMS['pre']}."
+        )
     _check_complete(layout.shapes, own)
     return layout
 
@@ -53,14 +57,6 @@ def _scope_of(shapes):
     if outside:
         raise ValueError(f"`path` must not have variables of other models. Received: {_abbreviate(outside)}.")
     return scopes[0]
-
-
-def _check_norm(layout):
-    if layout.encoder_layers and layout.norm == "pre":
-        raise ValueError(
-            "`path` must be a post-norm model if it has an encoder, like all published models. "
-            f"Received: variables called {NORMS['pre']}."
-        )
 
 
 def _layout_of(scope, own):

@@ -26,15 +26,15 @@ DEFAULTS = {
     "target_dropout": 0.0,
     "add_timing_signal": False,
 }
-# Supported values by setting; the first value is the default.
-SUPPORTED_VALUES = {
-    "hash_items": (False,),
-    "sparsity_strided_num_heads": (0,),
-    "sparsity_cluster_strided_num_heads": (0,),
-    "norm_type": ("layer",),
+# The only supported value, and the default, by setting.
+SUPPORTED = {
+    "hash_items": False,
+    "sparsity_strided_num_heads": 0,
+    "sparsity_cluster_strided_num_heads": 0,
+    "norm_type": "layer",
 }
-# Supported values of settings that matter only with an encoder: one padding mask for all rows, and dropout of inputs.
-SUPPORTED_WITH_ENCODER = {"cache_padding_bias": (False,), "input_dropout": (0.0,)}
+# The same for settings that matter only with an encoder: one padding mask for all rows, and dropout of inputs.
+SUPPORTED_WITH_ENCODER = {"cache_padding_bias": False, "input_dropout": 0.0}
 
 
 def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pathlib.Path | None) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def read_settings(hparams: str | os.PathLike | dict[str, Any] | None, folder: pa
         path = None if folder is None else folder / FILE
         found = _read(path) if path is not None and path.is_file() else {}
         return {**found, **(hparams or {})}
-    if str(hparams) in PRESETS | TRANSLATION_PRESETS:
-        return preset_settings(str(hparams))
+    names = [name for name in sorted(PRESETS | TRANSLATION_PRESETS) if _is_published(name)]
+    if str(hparams) in names:
+        return _preset_settings(str(hparams))
     if not pathlib.Path(hparams).is_file():
-        names = [name for name in sorted(PRESETS | TRANSLATION_PRESETS) if _is_published(name)]
         raise ValueError(
             f"`hparams` must be a file, a dictionary or one of the presets {names}. Received: hparams={str(hparams)!r}."
         )
@@ -88,14 +88,8 @@ def _is_published(name):
     return "block_size" in parts.pop("LocalAttention", {}) and not set(parts) - {"RoutingAttention"}
 
 
-def preset_settings(name: str) -> dict[str, Any]:
-    """Return the tensor2tensor hparams of a preset of the Routing Transformer.
-
-    Raises:
-        ValueError: If the preset belongs to another model.
-    """
-    if not _is_published(name):
-        raise ValueError(f"`hparams` must be a preset of the Routing Transformer. Received: hparams={name!r}.")
+def _preset_settings(name: str) -> dict[str, Any]:
+    """Return the tensor2tensor hparams of a preset of the Routing Transformer."""
     arguments = _arguments_of(name)
     parts = {part["layer"]: part for part in arguments["attention"]["parts"]}
     local = parts.pop("LocalAttention")
@@ -155,12 +149,10 @@ def check_settings(settings: Mapping[str, Any], layout: Layout) -> None:
             f"`hparams` must have {', '.join(required)}, which the variables of a checkpoint do not determine. Pass "
             f"the file {FILE}, a dictionary, or the name of a preset. Missing: {', '.join(missing)}."
         )
-    supported = SUPPORTED_VALUES | (SUPPORTED_WITH_ENCODER if layout.encoder_layers else {})
-    unsupported = {
-        name: settings[name] for name, values in supported.items() if settings.get(name, values[0]) not in values
-    }
+    supported = SUPPORTED | (SUPPORTED_WITH_ENCODER if layout.encoder_layers else {})
+    unsupported = {name: settings[name] for name, value in supported.items() if settings.get(name, value) != value}
     if unsupported:
-        expected = {name: supported[name][0] for name in unsupported}
+        expected = {name: supported[name] for name in unsupported}
         raise ValueError(f"`hparams` must have {expected}; other values are not supported. Received: {unsupported}.")
     _check_blocks(settings, layout)
     wrong = {
