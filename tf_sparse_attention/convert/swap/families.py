@@ -70,10 +70,7 @@ def _window_of_block(attention, block):
 
 def _rotary(attention):
     names = ("rotary_embedding_layer", "rope_layer", "rotary_embedding")
-    found = [layer for name in names if (layer := get_attribute(attention, name)) is not None]
-    if not found:
-        raise AttributeError(f"{type(attention).__name__} has none of the attributes {', '.join(names)}.")
-    rotary = found[0]
+    rotary = next((layer for name in names if (layer := get_attribute(attention, name)) is not None), None)
     if getattr(rotary, "low_freq_factor", None) is not None:
         settings = {name: getattr(rotary, theirs) for name, theirs in LLAMA3.items()}
         settings |= {"type": "llama3", "max_wavelength": rotary.max_wavelength}
@@ -369,17 +366,12 @@ def _key_dim(attention):
     return size or get_attribute(attention, "query_dense").kernel.shape[-1]
 
 
-def _projection(attention, source):
-    """Return a projection and the index of its heads in the kernel, or None; `source` as in `Family.projections`."""
-    name, index = (source, None) if isinstance(source, str) else source
-    return get_attribute(attention, name), index
-
-
-def _all_projections(attention):
-    family = family_of(attention)
-    sources = {} if family is None else family.projections
-    found = {name: _projection(attention, source) for name, source in sources.items()}
-    if found and found["value"][0] is None:  # Gemma 4 may use keys as values
+def _find_projections(attention):
+    """Return each projection of an attention of KerasHub, and the index of its heads in the kernel or None, by name."""
+    sources = FAMILIES[type(attention).__name__].projections.items()
+    sources = {name: source if isinstance(source, tuple) else (source, None) for name, source in sources}
+    found = {name: (get_attribute(attention, attribute), index) for name, (attribute, index) in sources.items()}
+    if found["value"][0] is None:  # Gemma 4 may use keys as values
         found["value"] = found["key"]
     return found
 
@@ -399,7 +391,8 @@ def family_arguments(attention: Layer) -> dict[str, Any]:
     if not attention.built:
         raise ValueError(f"`attention` must be built, to read sizes from its weights. Received: {attention!r}.")
     family = FAMILIES[type(attention).__name__]
-    query, output = (_projection(attention, family.projections[name])[0] for name in ("query", "attention_output"))
+    projections = _find_projections(attention)
+    query, output = (projections[name][0] for name in ("query", "attention_output"))
     norm, num_heads, num_key_heads = _norm(attention, "query"), _num_heads(attention), _num_key_heads(attention)
     arguments = {
         "name": attention.name,
@@ -432,7 +425,7 @@ def family_unsupported_reason(attention: Layer) -> str | None:
     if reason := FAMILIES[type(attention).__name__].reason(attention):
         return reason
     is_adapted = any(
-        getattr(projection, "lora_enabled", False) for projection, _ in _all_projections(attention).values()
+        getattr(projection, "lora_enabled", False) for projection, _ in _find_projections(attention).values()
     )
     if is_adapted and not _has_keras_form(attention):
         return "it has LoRA weights: replace its attention first, then call `enable_lora`"
@@ -503,7 +496,7 @@ def keras_form(attention: Layer) -> Layer:
     """
     if _has_keras_form(attention):
         return attention
-    sources, order = _all_projections(attention), FAMILIES[type(attention).__name__].channel_order(attention)
+    sources, order = _find_projections(attention), FAMILIES[type(attention).__name__].channel_order(attention)
     form = keras.layers.Layer(name=attention.name)
     form.num_heads = _num_heads(attention)
     counts = {"key": _num_key_heads(attention), "value": _num_key_heads(attention)}
@@ -523,7 +516,7 @@ def _has_keras_form(attention):
     family = family_of(attention)
     if family is None:
         return True
-    names = {name: projection.name for name, (projection, _) in _all_projections(attention).items()}
+    names = {name: projection.name for name, (projection, _) in _find_projections(attention).items()}
     return family.channel_order(attention) is None and all(name == own for name, own in names.items())
 
 
