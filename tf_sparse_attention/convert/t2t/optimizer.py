@@ -13,13 +13,12 @@ from tf_sparse_attention.models.rebuilding import weights_by_path
 from tf_sparse_attention.optimizers import Adafactor, RsqrtNormalizedDecay
 
 SLOT, SECOND_SLOT = "Adafactor", "Adafactor_1"
-SCHEDULE = "constant*rsqrt_normalized_decay"
 # Settings for which tensor2tensor's optimizer equals `Adafactor` here; they are also tensor2tensor's defaults.
 PUBLISHED = {
     "optimizer": "adafactor",
     "optimizer_adafactor_decay_type": "pow",
     "optimizer_adafactor_factored": True,
-    "learning_rate_schedule": SCHEDULE,
+    "learning_rate_schedule": "constant*rsqrt_normalized_decay",
 }
 
 

@@ -35,40 +35,40 @@ class Plan:
     def backbone_arguments(self) -> dict[str, Any]:
         """Return the arguments of the decoder's `Backbone`."""
         layout, settings = self.layout, self.settings
-        local = {"block_size": settings["query_shape"][0], **self._positions(layout.local_distance)}
-        routing = {"share_qk": settings.get("share_qk"), **self._positions(layout.routing_distance)}
-        num_local_layers = layout.routed[0] if layout.routed else 0
+        attention = self._attention(layout.local_distance, settings.get("share_qk"), layout.routed)
         arguments = {
             "vocabulary_size": layout.vocabulary_size,
             "num_layers": layout.num_layers,
             **self._common_arguments(dim=layout.embedding_dim),
-            "attention": {"parts": self._parts(local, routing, layout.routed), "num_local_layers": num_local_layers},
+            "attention": attention,
         }
         arguments["dropout"] |= {"embedding": settings["dropout"], "tokens": settings["target_dropout"]}
         if not layout.encoder_layers:
             return arguments
-        arguments["attention"]["reproduce_reference"] = layout.has_routing
-        across = {"block_size": local["block_size"], "key_block_size": settings["memory_query_shape"][0]}
+        across = {"block_size": settings["query_shape"][0], "key_block_size": settings["memory_query_shape"][0]}
         parts = self._parts(across, {"share_qk": False}, layout.routed)
-        return arguments | {"cross_attention": list_block_parts(parts, layout.num_layers, num_local_layers)}
+        return arguments | {
+            "cross_attention": list_block_parts(parts, layout.num_layers, attention["num_local_layers"])
+        }
 
     def encoder_arguments(self) -> dict[str, Any]:
         """Return the arguments of the encoder's `Backbone`, whose inputs are vectors."""
-        layout, settings = self.layout, self.settings
-        distance = None if layout.local_distance is None else encoder_distance(settings)
-        local = {"block_size": settings["query_shape"][0], **self._positions(distance)}
-        routing = {"share_qk": False, **self._positions(layout.routing_distance)}
+        layout = self.layout
+        distance = None if layout.local_distance is None else encoder_distance(self.settings)
         return {
             "vocabulary_size": None,
             "num_layers": layout.encoder_layers,
-            "attention": {
-                "parts": self._parts(local, routing, layout.encoder_routed),
-                "num_local_layers": layout.encoder_routed[0] if layout.encoder_routed else 0,
-                "reproduce_reference": layout.has_routing,
-            },
+            "attention": self._attention(distance, share_qk=False, routed=layout.encoder_routed),
             "causal": False,
             **self._common_arguments(),
         }
+
+    def _attention(self, local_distance, share_qk, routed):
+        """Return the argument for the self-attention of a stack."""
+        local = {"block_size": self.settings["query_shape"][0], **self._positions(local_distance)}
+        routing = {"share_qk": share_qk, **self._positions(self.layout.routing_distance)}
+        attention = {"parts": self._parts(local, routing, routed), "num_local_layers": routed[0] if routed else 0}
+        return attention | ({"reproduce_reference": self.layout.has_routing} if self.layout.encoder_layers else {})
 
     def _common_arguments(self, dim=None):
         layout, settings = self.layout, self.settings
