@@ -156,29 +156,27 @@ def _attention_rows(layout, heads, routes):
 
 
 def _local_rows(layout, heads, own, target):
-    rows = [
-        _input_row(layout, "query", "q", own, layout.key_dim, heads.source, target),
-        _input_row(layout, "key", "k", own, layout.key_dim, heads.source, target),
-        _input_row(layout, "value", "v", own, layout.value_dim, heads.source, target),
-        _output_row(layout, own, heads.source, target),
-    ]
+    rows = _projection_rows(layout, heads, own, target)
     if not heads.has_positions or layout.local_distance is None:
         return rows
     copied = _table_rows(layout, heads.source + LOCAL, target)
     return rows + (copied if heads.flange == 0 else [_moved(row, layout.local_distance, heads) for row in copied])
 
 
+def _projection_rows(layout, heads, own, target, has_key=True, query_scale=None):
+    """Return the rows of the projections of some heads."""
+    rows = [_input_row(layout, "query", own, layout.key_dim, heads.source, target, query_scale)]
+    if has_key:
+        rows.append(_input_row(layout, "key", own, layout.key_dim, heads.source, target))
+    rows.append(_input_row(layout, "value", own, layout.value_dim, heads.source, target))
+    return [*rows, _output_row(layout, own, heads.source, target)]
+
+
 def _routing_rows(layout, heads, own, target):
     # The published code scales queries before it normalizes them, which matters because of epsilon. This library does
     # not scale them, so the scale is folded into the kernel.
-    scale, source = layout.key_dim**-0.5, heads.source
-    rows = [_input_row(layout, "query", "q", own, layout.key_dim, source, target, scale)]
-    if not heads.share_qk:
-        rows.append(_input_row(layout, "key", "k", own, layout.key_dim, source, target))
-    rows += [
-        _input_row(layout, "value", "v", own, layout.value_dim, source, target),
-        _output_row(layout, own, source, target),
-    ]
+    rows = _projection_rows(layout, heads, own, target, not heads.share_qk, layout.key_dim**-0.5)
+    source = heads.source
     if heads.has_positions and layout.routing_distance is not None:
         rows += _table_rows(layout, source + ROUTING, target)
     # Without moving averages, each centroid counts as the average of one token, as in a new layer.
@@ -199,7 +197,7 @@ def _moved(row, published_distance, heads):
     return dataclasses.replace(row, shape=shape, change=change, compute=lambda table: table[rows])
 
 
-def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
+def _input_row(layout, name, heads, size, source, target, scale=None):
     """Return the row of the projection of some heads: columns of the joint kernel."""
     columns = slice(heads[0] * size, (heads[-1] + 1) * size)
     shape = (layout.hidden_dim, len(heads), size)
@@ -211,7 +209,8 @@ def _input_row(layout, ours, theirs, heads, size, source, target, scale=None):
     change = "" if len(heads) == layout.num_heads else f"columns {columns.start} to {columns.stop - 1}"
     if scale is not None:
         change = f"{change}, " * bool(change) + f"times {size}^-0.5"
-    return Row(f"{target}{ours}/kernel", (f"{source}{theirs}/kernel",), shape, change, compute)
+    published = f"{source}{name[0]}/kernel"  # "q", "k" or "v"
+    return Row(f"{target}{name}/kernel", (published,), shape, change, compute)
 
 
 def _output_row(layout, heads, source, target):
