@@ -116,10 +116,9 @@ def limit_window(layer: SparseLayer, window: int) -> tuple[SparseLayer, list[str
     """
     if isinstance(layer, MixedAttention):
         parts, remarks = zip(*(limit_window(part, window) for part in layer.parts), strict=True)
-        if all(new is old for new, old in zip(parts, layer.parts, strict=True)):
-            return layer, [remark for part in remarks for remark in part]
-        serialized = [keras.saving.serialize_keras_object(part) for part in parts]
-        layer = type(layer).from_config({**layer.get_config(), "parts": serialized})
+        if any(new is not old for new, old in zip(parts, layer.parts, strict=True)):
+            serialized = [keras.saving.serialize_keras_object(part) for part in parts]
+            layer = type(layer).from_config({**layer.get_config(), "parts": serialized})
         return layer, [remark for part in remarks for remark in part]
     old_window = getattr(layer, "window", None)
     if old_window is None or isinstance(layer.pattern, Union):

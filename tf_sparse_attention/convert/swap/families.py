@@ -41,6 +41,7 @@ LLAMA3 = {
     "original_max_position_embeddings": "pretraining_sequence_length",
 }
 LINEAR = ("max_wavelength", "scaling_factor", "denominator_dim")
+CROSS_ATTENTION = "it attends to another sequence"
 ROPE = "tf_sparse_attention_rope"  # attribute for the result of `note_rotary_positions`
 YARN = (*LINEAR, "beta_fast", "beta_slow", "original_max_position_embeddings", "truncate")
 
@@ -139,7 +140,7 @@ def _rotary_of_model(attention):
 
 def _moonshine_reason(attention):
     if not attention.apply_rotary_embedding:
-        return "it attends to another sequence"
+        return CROSS_ATTENTION
     return None if hasattr(attention, ROPE) else "its model computes the rotary positions"
 
 
@@ -281,7 +282,7 @@ FAMILIES: dict[str, Family] = {
         scale=lambda attention: attention.scaling,
         causal=_in_decoder,
         call_style="pair",
-        reason=lambda attention: "it attends to another sequence" if attention.attention_type == "cross" else None,
+        reason=lambda attention: CROSS_ATTENTION if attention.attention_type == "cross" else None,
     ),
     "QwenAttention": Family(window_backend="tensorflow"),
     "QwenMoeAttention": Family(),

@@ -16,6 +16,7 @@ from tf_sparse_attention.convert.swap.dense_attention import (
     unsupported_reason,
 )
 from tf_sparse_attention.convert.swap.families import (
+    CROSS_ATTENTION,
     block_reason,
     copy_head_parts,
     family_of,
@@ -39,7 +40,6 @@ from tf_sparse_attention.models.swapped_model import (
     wrap_for_saving,
 )
 
-CROSS_ATTENTION = "it attends to another sequence"
 DECLINED = "make_layer returned None"
 # By `id` of a dense layer: its replacement and its report entry, or None and () if it is kept.
 Swapped: TypeAlias = dict[int, tuple[SwappedAttention | None, tuple[str, ...]]]

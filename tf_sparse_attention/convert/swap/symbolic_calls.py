@@ -171,15 +171,14 @@ def _tensor(shape: Shape, dtype: str, size: int | None) -> keras.KerasTensor:
 def _recorded_crossings(model: keras.Model) -> Iterator[dict[str, bool]]:
     """Yield a dictionary that holds `SymbolicCalls.crossings` at the end of the context."""
     sites = [site for site in find_layer_sites(model) if is_keras_attention(site.layer)]
-    calls: dict[int, list[bool]] = {}
+    layers = {id(site.layer): site.layer for site in sites}
+    calls: dict[int, list[bool]] = {key: [] for key in layers}
     crossings: dict[str, bool] = {}
     with contextlib.ExitStack() as stack:
-        for layer in {id(site.layer): site.layer for site in sites}.values():
-            stack.enter_context(_recording(layer, calls.setdefault(id(layer), [])))
+        for key, layer in layers.items():
+            stack.enter_context(_recording(layer, calls[key]))
         yield crossings
-    for site in sites:
-        if calls[id(site.layer)]:
-            crossings[site.index_path] = any(calls[id(site.layer)])
+    crossings |= {site.index_path: any(calls[id(site.layer)]) for site in sites if calls[id(site.layer)]}
 
 
 @contextlib.contextmanager
