@@ -52,7 +52,10 @@ def _with_causal_decoder(model: LanguageModel) -> LanguageModel:
     parts = {"attention": config["attention"]["parts"], "cross_attention": config["cross_attention"]}
     parts = {name: listed for name, listed in parts.items() if listed is not None}
     # In cross-attention, queries must not depend on each other.
-    change = {"attention": {"selection": "nearest", "mask_self": False}, "cross_attention": {"selection": "top_keys"}}
+    change: dict[str, dict[str, Any]] = {
+        "attention": {"selection": "nearest", "mask_self": False},
+        "cross_attention": {"selection": "top_keys"},
+    }
     changed = {name: map_parts(functools.partial(_changed, **change[name]), parts[name]) for name in parts}
     if changed == parts:
         listed = [class_name(part) for attention in parts.values() for part in all_parts(attention)]

@@ -71,7 +71,7 @@ def _window_of_block(attention, block):
 
 def _rotary(attention):
     names = ("rotary_embedding_layer", "rope_layer", "rotary_embedding")
-    rotary = next((layer for name in names if (layer := get_attribute(attention, name)) is not None), None)
+    rotary: Any = next((layer for name in names if (layer := get_attribute(attention, name)) is not None), None)
     if getattr(rotary, "low_freq_factor", None) is not None:
         settings = {name: getattr(rotary, theirs) for name, theirs in LLAMA3.items()}
         settings |= {"type": "llama3", "max_wavelength": rotary.max_wavelength}
@@ -369,9 +369,10 @@ def _key_dim(attention):
 
 def _find_projections(attention):
     """Return each projection of an attention of KerasHub, and the index of its heads in the kernel or None, by name."""
-    sources = FAMILIES[type(attention).__name__].projections.items()
-    sources = {name: source if isinstance(source, tuple) else (source, None) for name, source in sources}
-    found = {name: (get_attribute(attention, attribute), index) for name, (attribute, index) in sources.items()}
+    found = {}
+    for name, source in FAMILIES[type(attention).__name__].projections.items():
+        attribute, index = source if isinstance(source, tuple) else (source, None)
+        found[name] = get_attribute(attention, attribute), index
     if found["value"][0] is None:  # Gemma 4 may use keys as values
         found["value"] = found["key"]
     return found
