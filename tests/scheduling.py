@@ -9,7 +9,6 @@ from xdist.scheduler import LoadFileScheduling
 TOGETHER = {
     "tests/generation/test_jax.py": "jax",
     "tests/layers/test_jax_layers.py": "jax",
-    "tests/optimizers/test_adafactor_backends.py": "jax",
     "tests/export/test_language_model.py": "export",
     "tests/export/test_generation.py": "export",
     "tests/export/test_serving_page.py": "export",

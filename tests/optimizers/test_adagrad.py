@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.goldens import goldens_of, read_case
-from tf_sparse_attention.optimizers import Adagrad, Constant
+from tf_sparse_attention.optimizers import Adafactor, Adagrad, Constant
 
 CASES = ("clip_active", "clip_inactive", "clip_lrdecay_acc", "clip_mixed", "noclip_warmup")
 
@@ -46,18 +46,19 @@ def test_each_weight_is_clipped_by_its_own_norm_in_the_step_but_not_in_the_accum
     np.testing.assert_array_equal(weights[2].numpy(), [1.0, 2.0])
 
 
-def test_an_embedding_takes_the_same_steps_as_its_dense_gradient():
+@pytest.mark.parametrize("make", [lambda: Adagrad(0.1, clip=0.03), lambda: Adafactor(0.1, beta_1=0.5)])
+def test_an_embedding_takes_the_same_steps_as_its_dense_gradient(make):
     ids = np.array([[1, 1, 3]])
     layer = keras.layers.Embedding(5, 2)
     model = keras.Sequential([layer])
     model.build((None, 3))
     before = layer.get_weights()[0]
-    model.compile(Adagrad(0.1, clip=0.03), loss=lambda y, x: keras.ops.sum(x, axis=(1, 2)))
+    model.compile(make(), loss=lambda y, x: keras.ops.sum(x, axis=(1, 2)))
     model.train_on_batch(ids, np.zeros((1, 1)))
     dense = keras.Variable(before)
     gradient = np.zeros((5, 2), "float32")
     np.add.at(gradient, ids[0], 1.0)
-    Adagrad(0.1, clip=0.03).apply([keras.ops.convert_to_tensor(gradient)], [dense])
+    make().apply([keras.ops.convert_to_tensor(gradient)], [dense])
     np.testing.assert_allclose(layer.get_weights()[0], dense.numpy(), atol=1e-7)
 
 
