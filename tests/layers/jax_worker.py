@@ -14,38 +14,6 @@ from tests.layers.remat_models import train
 from tf_sparse_attention import layers
 
 
-def same_results(path):
-    """Repeat, without side effects and under jit, the training call that the TensorFlow process left in a file.
-
-    Returns the largest difference of outputs, new weights and losses.
-    """
-    saved, case = np.load(path), CASES["mixed"]
-    old, new = ([saved[f"{kind}/{i}"] for i in range((len(saved.files) - 3) // 2)] for kind in ("old", "new"))
-    layer = built(case)
-    layer.set_weights(old)
-    output, state, losses = stateless_call(layer, saved["x"], use_causal_mask=case.causal)
-    for value, expected in zip(layer.get_weights(), old, strict=True):
-        np.testing.assert_array_equal(value, expected)
-    for variable, value in zip(layer.non_trainable_variables, state, strict=True):
-        variable.assign(value)
-    pairs = zip([output, sum(losses), *layer.get_weights()], [saved["output"], saved["loss"], *new], strict=True)
-    return max(float(np.abs(a - b).max()) for a, b in pairs)
-
-
-def stateless_call(layer, x, **arguments):
-    """Return output, state and losses of a compiled training call."""
-
-    @jax.jit
-    def call(trainable, state, x):
-        return layer.stateless_call(trainable, state, x, training=True, return_losses=True, **arguments)
-
-    return call(
-        [variable.value for variable in layer.trainable_variables],
-        [variable.value for variable in layer.non_trainable_variables],
-        x,
-    )
-
-
 def float64(name):
     """Decode with a soft cap in float64.
 
@@ -69,34 +37,6 @@ def same_contracts(name):
     contracts.check_equals_dense(case, **contracts.random_masks(2, heads, 13, pairs=case.pairs, segments=case.segments))
     contracts.check_state_is_left_alone(case)
     return "passed"
-
-
-def implicit_masks():
-    """How far outputs with an implicit mask are from those with the explicit one, in one compiled training call.
-
-    Keras hands masks over in `__call__` alone, which rematerialised layers do without.
-    """
-    ids, segments = np.array([[1, 2, 3, 4, 0, 0], [1, 2, 0, 0, 0, 0]]), np.zeros((2, 6), "int32")
-    tokens, documents = keras.Input((6,), dtype="int32"), keras.Input((6,), dtype="int32")
-    embeddings = [keras.layers.Embedding(5, SIZE, mask_zero=mask_zero) for mask_zero in (True, False)]
-    masked, plain = (embedding(tokens) for embedding in embeddings)
-    embeddings[1].set_weights(embeddings[0].get_weights())
-    local, mixed = layers.LocalAttention(2, 4, window=3), layers.MixedAttention([layers.LocalAttention(2, 4, window=3)])
-    block = layers.TransformerBlock(layers.LocalAttention(2, 4, window=3), remat=True)
-    outputs = {
-        "local": (local(masked), local(plain, query_mask=tokens > 0), local(plain)),
-        "mixed": (mixed(masked), mixed(plain, query_mask=tokens > 0), mixed(plain)),
-        "block": (
-            block(masked, segment_ids=documents),
-            block(plain, mask=tokens > 0, segment_ids=documents),
-            block(plain, segment_ids=documents),
-        ),
-    }
-    model = keras.Model([tokens, documents], outputs)
-    results = stateless_call(model, [ids, segments])[0]
-    far = {name: float(np.abs(explicit - without).max()) for name, (_, explicit, without) in results.items()}
-    assert min(far.values()) > 0.01, f"the mask has to matter: {far}"
-    return {name: float(np.abs(implicit - explicit).max()) for name, (implicit, explicit, _) in results.items()}
 
 
 def training(path):

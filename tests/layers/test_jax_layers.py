@@ -1,4 +1,4 @@
-"""Layers on JAX: equal to TensorFlow, with implicit masks, exports, forward derivatives, rematerialization, float64."""
+"""Layers on JAX: training equal to TensorFlow, exports, forward derivatives, rematerialization and float64."""
 
 import json
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.cases import CASES
-from tests.contracts import SIZE, built, call, normal, to_numpy
 from tests.draws import first
 from tests.layers.remat_models import train
 
@@ -17,21 +16,6 @@ def run_checks(run_jax, *checks):
     """Return {check: figures} of `jax_worker`."""
     code = f"from tests.layers import jax_worker\njax_worker.main({checks})"
     return dict(json.loads(line) for line in run_jax(code).splitlines())
-
-
-@pytest.mark.full
-def test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing(run_jax, tmp_path):
-    layer, case, x = built(CASES["mixed"]), CASES["mixed"], normal(2, 13, SIZE)
-    arrays = {f"old/{i}": weight for i, weight in enumerate(layer.get_weights())}
-    arrays |= {"x": x, "output": call(layer, case, x, training=True), "loss": to_numpy(sum(layer.losses))}
-    arrays |= {f"new/{i}": weight for i, weight in enumerate(layer.get_weights())}
-    np.savez(tmp_path / "tensorflow.npz", **arrays)
-    assert run_checks(run_jax, f"same_results={tmp_path / 'tensorflow.npz'}")["same_results"] < 1e-5
-
-
-@pytest.mark.full
-def test_implicit_masks_reach_the_layers_of_a_compiled_model_on_jax(run_jax):
-    assert max(run_checks(run_jax, "implicit_masks")["implicit_masks"].values()) < 5e-6
 
 
 @pytest.mark.full
