@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tests.contracts import CLOSE, SIZE, assert_close, normal, to_numpy, with_random_weights
 from tests.draws import first
-from tests.layers.decoded import by_index
 from tf_sparse_attention.layers import FeedForward, LocalAttention, MixedAttention, RoutingAttention, TransformerBlock
 
 X, ENCODED = normal(2, 9, SIZE), normal(2, 12, SIZE + 2, seed=1)
@@ -53,21 +52,6 @@ def test_padding_of_either_sequence_changes_nothing():
     assert_close(*map(to_numpy, outputs), 0)
     embedded = keras.layers.Masking(mask_value=9.0)(changed)  # the mask that the tensor carries
     assert_close(layer(X, mask=mask, encoder_sequence=embedded), to_numpy(outputs[0]), CLOSE)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", first(["blocks", "heads", "chosen_keys"], 1))
-def test_decoding_with_a_cache_is_the_full_pass(kind):
-    layer = block(kind)
-    whole = to_numpy(layer(X, **GIVEN))
-    cache = layer.init_cache(2, 9, **GIVEN)
-    output, cache = layer.extend(X[:, :4], cache)
-    outputs = [output]
-    decode = by_index(layer)
-    for index in range(4, 9):
-        output, cache = decode(X[:, index : index + 1], cache, tf.constant(index))
-        outputs.append(output)
-    assert_close(np.concatenate([to_numpy(x) for x in outputs], axis=1), whole, CLOSE)
 
 
 def test_rows_of_a_padded_prompt_decode_separately():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.contracts import SIZE, assert_close, normal, to_numpy, with_random_weights
-from tf_sparse_attention.layers import LocalAttention, LocalAttention2D
+from tf_sparse_attention.layers import FixedAttention, LocalAttention, LocalAttention2D, StridedAttention
 
 
 def image(**own):
@@ -59,3 +59,14 @@ def test_reach_is_the_largest_distance_seen_and_the_size_of_the_table(subtests):
             assert np.abs(queries - keys).max() == reach
             table = next(weight for weight in layer.weights if weight.name == "relative_key")
             assert table.shape == (2 * max(reach, 1) + 1, 4)
+
+
+def test_heads_near_and_far_learn_distances_up_to_a_stride_or_block():
+    for layer, rows in [
+        (StridedAttention(2, 4, stride=4, position="relative"), 2 * 4 + 1),
+        (FixedAttention(2, 4, block_size=6, num_summary=1, position="relative"), 2 * 6 + 1),
+        (StridedAttention(2, 4, stride=4, position="relative", max_distance=2), 5),
+        (FixedAttention(2, 4, block_size=4, num_summary=1, position="relative", max_distance=40), 81),
+    ]:
+        layer.build((2, 12, SIZE))
+        assert {weight.shape[0] for weight in layer.weights if weight.name.startswith("relative")} == {rows}

@@ -278,16 +278,3 @@ def test_separate_keys_have_separate_documents():
         own, seen = documents[0] == document, others[0] == document
         alone = layer(to_numpy(query)[:, own], to_numpy(value)[:, seen])
         assert_close(packed[:, own], alone)
-
-
-@pytest.mark.full
-def test_a_sparse_attention_layer_with_the_pattern_of_the_layer_gives_the_same_results(subtests):
-    x = normal(2, 12, 6)
-    for selection in ("nearest", "top_keys", "top_k", "strided", "hash"):
-        with subtests.test(selection=selection):
-            options = {"share_qk": selection != "top_keys", "mask_self": selection == "nearest"}
-            layer = RoutingAttention(2, 4, 2, 3, selection=selection, **options)
-            sparse = SparseAttention(2, 4, layer.pattern, normalize_queries_and_keys=True, **options)
-            expected, _ = layer(x), sparse(x)
-            sparse.set_weights(layer.get_weights())
-            assert_close(sparse(x), expected, CLOSE)
