@@ -1,4 +1,4 @@
-"""Retrieved clusters against loops over all queries, and against dense attention where nothing is left out."""
+"""Retrieved clusters against loops over all queries."""
 
 import keras
 import numpy as np
@@ -75,29 +75,6 @@ def test_a_query_reads_the_best_clusters_and_runs(pattern, window, sinks, length
     y = layer(x, use_causal_mask=True, query_mask=counted)
     expected = slow_layer(layer, x, window, sinks, counted)
     np.testing.assert_allclose(ops.convert_to_numpy(y)[counted], expected[counted], atol=1e-4)
-
-
-def test_all_clusters_are_dense_attention():
-    found, expected = sparse_and_dense(Window(3) | RetrievedClusters(100, 2, 8), normal(2, 45, SIZE), "rotary")
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def sparse_and_dense(pattern, x, position):
-    """Return the results of a pattern and of dense attention with the same weights."""
-    made = [layers.SparseAttention(HEADS, 4, pattern=pattern, position=position, seed=1)]
-    made.append(layers.DenseAttention(HEADS, 4, position=position))
-    for layer in made:
-        layer.build(x.shape)
-    made[1].set_weights(made[0].get_weights())
-    return [ops.convert_to_numpy(layer(x, use_causal_mask=True)) for layer in made]
-
-
-def test_clusters_of_equal_keys_are_estimated_exactly():
-    # Keys repeat 4 times in a segment, so each cluster has equal keys and values.
-    x = np.repeat(normal(1, 8, SIZE), 4, axis=1)
-    y, expected = sparse_and_dense(RetrievedClusters(1, 4, 16), x, None)
-    ends = slice(16, 20)  # the first segment is complete, the second has no complete run
-    np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
 
 
 @pytest.mark.full
