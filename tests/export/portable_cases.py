@@ -94,17 +94,6 @@ CASES = {
     "`Window(4) \\| Successors(Nearest(3, 4))`": {"attention": [sparse(Window(4) | Successors(Nearest(3, 4)))]},
 }
 
-# Which of them have no file: model, target and signature.
-REFUSED = {
-    ("routing, top_k", "LiteRT", "score"),
-    ("routing, top_k", "LiteRT", "decode"),
-    ("routing, top_k", "ONNX", "decode"),
-    ("routing, random", "LiteRT", "decode"),
-    ("hashing (LSH), chunks", "LiteRT", "decode"),
-    ("hashing (LSH), chunks", "ONNX", "decode"),
-    ("local, two dimensions", "LiteRT", "score"),
-}
-
 
 def needs(target):
     """Skip a test where what a target needs is not installed."""

@@ -44,21 +44,6 @@ CASES = {
     "`Window(4) \\| TopKeys(3, 4)`": sparse(Window(4) | TopKeys(3, 4)),
 }
 
-# Which of them have no file: heads, target and signature.
-NO_CROSSING = (
-    "routing, nearest, shared",
-    "routing, top_k",
-    "hashing (LSH), chunks",
-    "global tokens",
-    "clustered",
-)
-REFUSED = {
-    ("local, two dimensions", "LiteRT", "encode"),
-    ("routing, top_keys", "LiteRT", "decode"),
-    ("`Window(4) \\| TopKeys(3, 4)`", "LiteRT", "decode"),
-    *((name, target, "decode") for name in NO_CROSSING for target in ("LiteRT", "ONNX")),
-}
-
 
 def make(signature, heads, of_encoder=None, **of_decoder):
     """Return a `SequenceToSequence` with these heads where a signature computes them, "encode" or "decode"."""
