@@ -175,14 +175,6 @@ def test_it_learns_and_is_the_same_when_loaded(tmp_path):
     assert_close(model({**PADDED, "targets": TARGETS}), nats, NEAR)
 
 
-@pytest.mark.full
-def test_half_precision_stays_near():
-    exact, model = make(scale=1), make(scale=1, dtype="mixed_bfloat16")
-    model.set_weights(exact.get_weights())
-    assert model(PADDED).dtype == "float32"
-    assert_close(model(PADDED), to_numpy(exact(PADDED)), 0.1)
-
-
 def test_what_does_not_fit_is_refused(subtests):
     model, language_model = make(), LanguageModel(Backbone(V, 1, D, LOCAL))
     small, causal = Backbone(V, 1, 8, LOCAL, causal=False), language_model.backbone

@@ -1,7 +1,5 @@
 """Models that remember: segments one after the other give what the whole text gives."""
 
-import textwrap
-
 import keras
 import numpy as np
 import pytest
@@ -151,26 +149,3 @@ def test_rows_that_a_program_does_not_know_are_those_of_the_batches():
 def test_several_replicas_are_an_error(two_replicas):
     with two_replicas.scope(), pytest.raises(ValueError, match="must be created on one device"):
         StatefulModel(make(), 2)
-
-
-@pytest.mark.full
-def test_on_jax_it_trains_and_segments_give_what_the_whole_text_gives(run_jax):
-    code = textwrap.dedent(
-        """
-        import keras, numpy as np
-        from tests.models.test_stateful import cut, make, text
-        from tf_sparse_attention.models import StatefulModel, language_model_loss
-        model = make(["all"], remat=True, dropout=0.1)
-        reader = StatefulModel(model, 2)
-        reader.compile(keras.optimizers.Adam(0.01), loss=language_model_loss())
-        ids = text(length=49)
-        segments = cut({"token_ids": ids[:, :48]}, 12)
-        pairs = [(x, ids[:, 12 * i + 1 : 12 * i + 13]) for i, x in enumerate(segments)]
-        losses = [float(reader.train_on_batch(*pair)) for _ in range(6) for pair in pairs]
-        assert np.mean(losses[-4:]) < 0.9 * np.mean(losses[:4])
-        reader.reset_state()
-        read = np.concatenate([reader(x) for x in segments], axis=1)
-        np.testing.assert_allclose(read, model(ids[:, :48]), rtol=0, atol=1e-5)
-        """
-    )
-    run_jax(code)

@@ -19,23 +19,17 @@ CASES = ("pg19like_skip2", "seq2seq", "allrouting_timing", "prenorm_n_da_relu")
 goldens = goldens_of("routing_transformer/mini_lm.npz")
 
 
-def written(goldens, name, folder):
-    """Write the model of a case as a checkpoint; return its arrays and its settings."""
-    settings, arrays = read_case(goldens, name)
+@pytest.fixture(params=CASES)
+def case(request, goldens, tmp_path):
+    """A case with its model, written as a checkpoint and converted: arrays, plan, model."""
+    settings, arrays = read_case(goldens, request.param)
     write_checkpoint(
-        folder / "model.ckpt-0",
+        tmp_path / "model.ckpt-0",
         {name.removeprefix("var/"): array for name, array in arrays.items() if name.startswith("var/")},
     )
     given = {name: value for name, value in settings.items() if not name.startswith("margin_")}
     given["num_decoder_layers"] = given.pop("layers")
     given["num_encoder_layers"] = given["num_decoder_layers"] if settings["encdec"] else 0
-    return arrays, given
-
-
-@pytest.fixture(params=CASES)
-def case(request, goldens, tmp_path):
-    """A case with its model, written as a checkpoint and converted: arrays, plan, model."""
-    arrays, given = written(goldens, request.param, tmp_path)
     return arrays, tsa.convert.plan_t2t_checkpoint(tmp_path, given), tsa.convert.from_t2t_checkpoint(tmp_path, given)
 
 
@@ -122,23 +116,3 @@ def published_gradients(plan, gradients, arrays):
 def range_of(change):
     first, last = change.split(",")[0].split()[1::2]
     return slice(int(first), int(last) + 1)
-
-
-@pytest.mark.full
-def test_an_encoder_decoder_is_the_same_on_jax(goldens, tmp_path, run_jax):
-    arrays, given = written(goldens, "seq2seq", tmp_path)
-    np.savez(tmp_path / "inputs.npz", **inputs_of(arrays), logits=arrays["logits"])
-    far = run_jax(
-        f"""
-import warnings
-import numpy as np
-import tf_sparse_attention as tsa
-warnings.simplefilter("ignore")
-with np.load({str(tmp_path / "inputs.npz")!r}) as file:
-    inputs = dict(file)
-logits = inputs.pop("logits")
-model = tsa.convert.from_t2t_checkpoint({str(tmp_path)!r}, {given!r})
-print(float(np.abs(np.asarray(model(inputs)) - logits).max()))
-"""
-    )
-    assert float(far) < 5e-5
