@@ -6,17 +6,19 @@ from keras import ops
 
 from tests.contracts import normal
 from tests.draws import first
-from tf_sparse_attention.layers import AllAttention, LocalAttention, RoutingAttention, SwappedAttention
+from tf_sparse_attention.layers import AllAttention, LocalAttention, MixedAttention, RoutingAttention, SwappedAttention
 
 LENGTH, SIZE = 9, 16
-HEADS = {"num_heads": 2, "key_dim": 8}
+HEADS, CLUSTERS = {"num_heads": 2, "key_dim": 8}, {"num_clusters": 2, "cluster_size": 4}
 PADDING = {"key_mask": np.arange(LENGTH) >= np.array([[0], [2]])}
 PAIRS = {"attention_mask": (np.random.default_rng(0).random((2, LENGTH, LENGTH)) < 0.6) | np.eye(LENGTH, dtype=bool)}
 LAYERS = {
-    "routed": (lambda: RoutingAttention(**HEADS, num_clusters=2, cluster_size=4), PADDING | PAIRS),
+    "routed": (lambda: RoutingAttention(**HEADS, **CLUSTERS), PADDING | PAIRS),
     "wide_values": (lambda: LocalAttention(**HEADS, value_dim=6, window=4), PADDING),
     "persistent": (lambda: AllAttention(**HEADS, num_persistent=2, window=3), PAIRS),
     "blocks": (lambda: LocalAttention(**HEADS, block_size=3), {}),
+    "rotary": (lambda: LocalAttention(**HEADS, window=5, position="rotary"), PADDING),
+    "mixed": (lambda: MixedAttention([LocalAttention(1, 8, window=4), RoutingAttention(1, 8, **CLUSTERS)]), PADDING),
 }
 
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests.convert.swap.swap_models import blocks, difference, local, mixed, randomized, routed
+from tests.convert.swap.swap_models import difference, local, mixed, randomized, routed
 from tests.draws import first
 from tf_sparse_attention.convert import arguments_of, replace_attention
-from tf_sparse_attention.layers import AllAttention, LocalAttention, MixedAttention, SwappedAttention
+from tf_sparse_attention.layers import LocalAttention, MixedAttention, SwappedAttention
 
 keras_hub = pytest.importorskip("keras_hub")
 
@@ -111,28 +111,6 @@ def test_low_rank_kernels_are_carried_over():
     assert len(sparse.trainable_weights) == 2 * len(model.trainable_weights)
     ranks = {weight.shape[-1] for weight in sparse.trainable_weights if weight.path.endswith("lora_kernel_a")}
     assert ranks == {2}
-
-
-def all_attention(dense):
-    return AllAttention(**arguments_of(dense), num_persistent=3, window=5)
-
-
-def rotary(dense):
-    return LocalAttention(**arguments_of(dense), window=5, position="rotary")
-
-
-@pytest.mark.parametrize("make_layer", first([mixed, local(5), local(1), blocks, rotary, routed, all_attention], 1))
-def test_decoding_with_kerashub_caches_equals_the_full_pass(gpt2, make_layer):
-    sparse = replace_attention(gpt2, make_layer, print_fn=None)
-    tokens = padded((12, 12))["token_ids"]
-    full = ops.convert_to_numpy(sparse({"token_ids": tokens, "padding_mask": np.ones_like(tokens)}))
-    cache = ops.zeros((2, 1, 2, LENGTH, 2, 8))  # (B, layers, 2, S, N, H)
-    logits, _, cache = sparse.call_with_cache(tokens[:, :5], cache, 0)
-    steps = [logits]
-    for index in range(5, LENGTH):
-        logits, _, cache = sparse.call_with_cache(tokens[:, index : index + 1], cache, index)
-        steps.append(logits)
-    assert difference(np.concatenate([ops.convert_to_numpy(step) for step in steps], axis=1), full) < 1e-5
 
 
 @pytest.mark.parametrize("make_layer", first([local(4), routed], 1))
