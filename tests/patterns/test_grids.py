@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from keras import ops
 
 from tests.draws import draws
-from tests.oracle import definitions
 from tests.patterns.small_cases import attend_pattern, column
 from tests.programs import differentiate
 from tf_sparse_attention.ops.image_positions import Image
-from tf_sparse_attention.patterns import Dilated, ImageBlocks, Window
+from tf_sparse_attention.patterns import Dilated, Window
 from tf_sparse_attention.patterns.arrangement import window_grid
 from tf_sparse_attention.patterns.cache_policies import CachePolicy, Everything, Ring
 from tf_sparse_attention.patterns.first import FirstSlots
@@ -70,46 +69,6 @@ def test_slots_hold_the_length_of_the_cache_and_no_more():
 def test_a_query_that_reads_every_slot_reads_them_in_place():
     for policy in (Ring(3), Everything(), PhaseRings(1), PhaseRings(1, 30)):
         assert policy.buckets(TokenInfo(np.array([[[3]]]), {}), 30) is None  # indices would copy the whole cache
-
-
-def attend_image(query, key, value, image, num_blocks_before=(1, 1), num_blocks_after=(1, 1), **options):
-    around = num_blocks_before, num_blocks_after
-    pattern = ImageBlocks(image.width, image.block_shape, *around, image.order, image.height)
-    return attend_pattern(pattern, query, key, value, **options)
-
-
-def seen_from(pixel, shape=(4, 4), block_shape=(2, 2), order="raster", **options):
-    """Return a picture of the pixels that one pixel of an image sees, a string for each row: x where it does."""
-    image, size = Image(shape[1], block_shape, order, shape[0]), shape[0] * shape[1]
-    pixels = definitions.pixels(size, shape[1], block_shape, order, shape[0])
-    same = column([0] * size)
-    weights = attend_image(same, same, same, image, **options, return_weights=True).weights
-    picture = np.full(shape, ".")
-    for place, weight in zip(pixels, ops.convert_to_numpy(weights)[0, 0, pixels.index(pixel)], strict=True):
-        picture[place] = "x" if weight > 0 else "."
-    return ["".join(row) for row in picture]
-
-
-NEIGHBORS = {"num_blocks_before": (0, 1), "num_blocks_after": (0, 1)}
-AROUND = {"num_blocks_before": (1, 0), "num_blocks_after": (0, 1), "shape": (5, 5)}
-WIDE = {"shape": (3, 6), "block_shape": (1, 2), "causal": True}
-# Pixel, options, and the pixels that it sees.
-PICTURES = [
-    ((0, 2), {**NEIGHBORS, "causal": True}, ["xxx.", "....", "....", "...."]),
-    ((1, 1), {**NEIGHBORS, "causal": True}, ["xxxx", "xx..", "....", "...."]),
-    ((0, 2), {**NEIGHBORS, "causal": True, "order": "blocks"}, ["xxx.", "xx..", "....", "...."]),
-    ((1, 1), {**NEIGHBORS, "causal": True, "order": "blocks"}, ["xx..", "xx..", "....", "...."]),
-    ((0, 0), AROUND, ["xxxx.", "xxxx.", ".....", ".....", "....."]),
-    ((3, 2), {**AROUND, "order": "blocks"}, ["..xxx", "..xxx", "..xxx", "..xxx", "....."]),
-    ((4, 4), AROUND, [".....", ".....", "....x", "....x", "....x"]),
-    ((2, 2), {**WIDE, "order": "blocks"}, ["......", "xxxxxx", "xxx..."]),
-]
-
-
-def test_a_pixel_sees_its_block_and_the_neighbors(subtests):
-    for pixel, options, picture in PICTURES:
-        with subtests.test(pixel=pixel, **options):
-            assert seen_from(pixel, **options) == picture
 
 
 def test_blocks_that_no_query_can_see_are_not_computed():
