@@ -4,7 +4,6 @@ import zipfile
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tf_sparse_attention as tsa
 from tests.convert.t2t.cases import SCOPE, write_checkpoint
@@ -18,25 +17,6 @@ def zipped(folder, archive, root=""):
         for file in folder.iterdir():
             files.write(file, f"{root}{file.name}")
     return archive
-
-
-@pytest.mark.full
-def test_several_data_files_are_read_as_one(small_checkpoint, tmp_path):
-    names = sorted(small_checkpoint.tensors)
-    halves = [names[::2], names[1::2]]
-    (tmp_path / "parts").mkdir()
-    for number, half in enumerate(halves):
-        write_checkpoint(tmp_path / "parts" / f"part-{number}", {name: small_checkpoint.tensors[name] for name in half})
-    (tmp_path / "whole").mkdir()
-    prefix = tmp_path / "whole" / "model.ckpt-7"
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[str(tmp_path / "parts" / f"part-{number}") for number in (0, 1)],
-        destination_prefix=str(prefix),
-        delete_old_dirs=False,
-    )
-    assert len(list(prefix.parent.glob("*.data-*"))) == 2
-    model = tsa.convert.from_t2t_checkpoint(prefix, small_checkpoint.settings)
-    np.testing.assert_array_equal(model.to_vocabulary.bias, small_checkpoint.tensors[f"{SCOPE}final_dense_2/bias"])
 
 
 def test_a_prefix_a_file_a_folder_and_a_zip_file_lead_to_the_same_checkpoint(small_checkpoint, tmp_path):
