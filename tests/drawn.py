@@ -64,6 +64,7 @@ def local_2d(draw):
 def global_local(draw):
     own = {"num_global": draw(st.integers(1, 6)), "num_first_global": draw(st.integers(0, 5))}
     own["num_first_global"] = min(own["num_first_global"], own["num_global"])
+    own["own_projections"] = draw(st.booleans())
     near = {"window": draw(REACH), "adaptive_span": draw(SPAN)}, {"block_size": draw(BLOCK)}
     return layers.GlobalLocalAttention, common(draw) | own | draw(st.sampled_from(near))
 

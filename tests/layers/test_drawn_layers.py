@@ -3,6 +3,7 @@
 import json
 
 import keras
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ def calls(draw, kind):
     num_queries = draw(LENGTHS)
     num_keys = draw(LENGTHS) if kind in CROSSING and draw(st.booleans()) else num_queries
     names = ["query_mask", "key_mask", "attention_mask"] + (["segment_ids"] if num_keys == num_queries else [])
+    names += ["global_mask"] if kind == "global_local" else []
     known = [name for name in names if kind not in WITHOUT_SEGMENTS or name != "segment_ids"]
     masks = draw(st.sets(st.sampled_from(known)))
     return num_queries, num_keys, kind not in NEVER_CAUSAL and draw(st.booleans()), sorted(masks)
@@ -62,6 +64,8 @@ def compare_one(layer_class, arguments, num_queries, num_keys, causal, masks, se
     with_random_weights(layer, seed)
     lengths, pairs = (num_queries, num_keys), layer_class.__name__ != "ClusteredAttention"
     given_masks = random_masks(2, layer.num_heads, *lengths, seed=seed, pairs=pairs)
+    counts = np.random.default_rng(seed).integers(0, 4, (2, num_keys))  # a token may count as several global ones
+    given_masks["global_mask"] = np.where(counts > 1, counts - 1, 0)
     given_masks = {name: given_masks[name] for name in masks}
     # Shares near zero, of keys at the edge of a span, round more: in float64 results are 2e-15 apart, slopes 1e-7.
     # Slopes of norms of two numbers near zero round more, too.
@@ -75,7 +79,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not ca
 
 
 # By default one kind per way to arrange tokens. All kinds are among the cases of test_contract_results.py.
-BY_DEFAULT = ("local_2d", "routing", "of_all_tokens", "lsh", "sparse")
+BY_DEFAULT = ("local_2d", "global_local", "routing", "of_all_tokens", "lsh", "sparse")
 
 
 @pytest.mark.parametrize(
