@@ -12,7 +12,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.draws import first
-from tests.trainers.task_runs import make_language_model_config, stop_evaluation
+from tests.trainers.task_runs import make_language_model_config
 from tf_sparse_attention import audit
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
@@ -97,20 +97,6 @@ def test_overrides_change_a_copy_and_another_text_replaces_all_settings_of_the_s
 def test_the_model_of_a_run_is_audited(run, capsys):
     assert audit.main([str(run), "--length=9"]) == 0
     assert capsys.readouterr().out.endswith("\ncausal\n")
-
-
-@pytest.mark.full
-def test_a_killed_evaluation_resumes_to_the_same_scores(run, counted, monkeypatch):
-    partial = run / "evaluation-test.partial.json"
-    predicted = stop_evaluation(monkeypatch, chunk=1, call=3)
-    with pytest.raises(KeyboardInterrupt):
-        evaluation.evaluate(run, "test", changes(use_packing=False))
-    assert json.loads(partial.read_text())["batches"] == 2
-    resumed = evaluation.evaluate(run, "test", changes(use_packing=False))
-    assert not partial.exists()
-    assert sum(predicted[3:]) == -(-counted["windows"] // 2) - 2
-    same = ("nats", "tokens", "words", "bits_per_byte", "perplexity")
-    assert {name: resumed[name] for name in same} == {name: counted[name] for name in same}
 
 
 OWN, OTHER = (types.SimpleNamespace(name=name, fingerprint=f"{name} 1") for name in ("books", "poems/long"))

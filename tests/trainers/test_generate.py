@@ -48,20 +48,6 @@ def test_a_sample_equals_the_text_that_the_model_generates(source):
         assert sample == {**expected, **settings}
 
 
-def test_settings_that_do_not_go_together_or_are_out_of_range_are_errors_that_name_them(source):
-    for settings, name in [
-        ({"num_beams": 2, "temperature": 0.5}, r"\(`num_beams`\) must be unset for temperature"),
-        ({"length_penalty": 0.5}, r"\(`num_beams`\) is required for length_penalty"),
-        ({"num_beams": 2, "num_samples": 3}, "`num_samples`"),
-        ({"no_repeat_ngram": 33}, "`no_repeat_ngram`"),
-        ({"num_samples": 0}, "`num_samples`"),
-        ({"length": 0}, "`length`"),
-        ({"top_p": 2.0}, "`top_p`"),
-    ]:
-        with pytest.raises(ValueError, match=name):
-            task_runs.draw_samples(source, b"ab", **settings)
-
-
 @pytest.mark.full
 def test_each_sample_can_be_had_again_by_its_seed(source, monkeypatch):
     monkeypatch.setattr(sampling, "BATCH_SIZE", 2)

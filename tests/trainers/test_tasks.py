@@ -65,10 +65,13 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(
 def test_a_killed_evaluation_resumes(task_run, name, monkeypatch):
     run = task_run(name)
     expected = evaluation.evaluate(run, "test")
-    stop_evaluation(monkeypatch, chunk=1, call=2)
+    predicted = stop_evaluation(monkeypatch, chunk=1, call=2)
     with pytest.raises(KeyboardInterrupt):
         evaluation.evaluate(run, "test")
+    (partial,) = run.glob("*.partial.json")
+    assert json.loads(partial.read_text())["batches"] == 1
     found = evaluation.evaluate(run, "test")
+    assert len(predicted) > 2
     assert found.get("confusion") == expected.get("confusion")
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     assert not list(run.glob("*.partial.json"))
@@ -144,6 +147,9 @@ REQUESTS = [
     ("image", {"complete": "test", "path": "samples.jsonl"}, "`output` must be a file NAME.png"),
     ("image", {"path": "no/such.png"}, "`output` must be a file in an existing folder"),
     ("image", {"settings": {"length_penalty": 1.0}}, r"\(`num_beams`\) is required"),
+    ("image", {"settings": {"num_beams": 2, "temperature": 0.5}}, r"\(`num_beams`\) must be unset for temperature"),
+    ("image", {"settings": {"num_beams": 2, "no_repeat_ngram": 33}}, "`no_repeat_ngram`"),
+    ("image", {"settings": {"top_p": 2.0}}, "`top_p`"),
     ("image", {"num_samples": 2, "settings": {"num_beams": 2}}, "`num_samples` must be 1 for beam search"),
     ("audio", {"complete": "test"}, "`complete`"),
     ("audio", {"prompt": b"hello"}, "`prompt` must be a WAV file"),
