@@ -62,13 +62,6 @@ def test_logits_are_those_of_one_call(name):
     assert largest_error(make(**MODELS[name]), ids, np.array([5, 0, 14])) < 1e-4
 
 
-def test_half_precision_decodes_what_its_own_pass_gives():
-    ids = np.random.default_rng(0).integers(1, 30, (3, 12))
-    half, single = (make([LOCAL], num_layers=1, dtype=dtype) for dtype in ("mixed_bfloat16", None))  # equal weights
-    rounding = np.abs(ops.convert_to_numpy(half(ids) - single(ids))).max()
-    assert largest_error(half, ids, np.array([5, 0, 12])) < rounding < 0.2
-
-
 REMEMBERING = {
     "rotary": {"attention": [LOCAL], "memory_length": 5},
     "longer_than_a_window": {"attention": [LOCAL, {**LOCAL, "window": 3}], "memory_length": 9, "norm": "post"},
