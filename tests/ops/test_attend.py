@@ -10,19 +10,10 @@ from keras import ops
 from tests.draws import first
 from tests.programs import differentiate
 from tf_sparse_attention.ops.attend import Dropout, attend, attend_heads
-from tf_sparse_attention.ops.positions import Distances
-from tf_sparse_attention.ops.span import Span, closed_clip
+from tf_sparse_attention.ops.span import closed_clip
 
 NAMES = ("query", "key", "value")
 DTYPES = ["bfloat16", "float16", "float32", "float64"]
-
-
-def test_the_mask_and_the_bias_change_the_weights():
-    zeros, value = np.zeros((3, 1)), np.array([[8.0], [16.0], [32.0]])
-    mask = np.array([[True, True, False], [False, False, True], [True, True, True]])
-    bias = np.log([[1.0, 3.0, 9.0]])
-    output = attend(zeros, zeros, value, mask=mask, bias=bias).output
-    np.testing.assert_allclose(numbers(output), [[14], [32], [(8 + 48 + 288) / 13]], rtol=1e-12)
 
 
 def draw(*shape, seed=0):
@@ -171,17 +162,6 @@ def test_a_high_score_with_a_span_of_zero_does_not_underflow_other_weights():
     np.testing.assert_allclose(numbers(output), [[3]], rtol=1e-6)
     for gradient in gradients.values():
         assert np.isfinite(numbers(gradient)).all()
-
-
-def span(*fractions, **options):
-    return Span(keras.ops.convert_to_tensor(np.float32(fractions)), **options)
-
-
-def test_a_span_worked_by_hand():
-    # z L = 2, R = 4: full up to distance 2, then 3/4, 2/4, 1/4, 0.
-    offsets = -np.arange(8)[None, :]
-    share = numbers(span(0.25, window=8, ramp=4).factor(Distances(offsets=offsets)))
-    np.testing.assert_allclose(share, [[[[1, 1, 1, 0.75, 0.5, 0.25, 0, 0]]]])
 
 
 def test_the_gradient_passes_at_both_corners():

@@ -63,19 +63,6 @@ def test_rotations_equal_those_of_keras_hub(pair, positions):
     assert_close(turned(own, x.astype("float64"), positions), wanted, by_rounding)
 
 
-def test_longrope_is_the_su_scaling_of_phi_3():
-    pytest.importorskip("keras_hub")
-    from keras_hub.src.models.phi3.phi3_rotary_embedding import Phi3SuScaledRotaryEmbedding
-
-    factors = [1.0 + 0.5 * pair for pair in range(8)]
-    theirs = Phi3SuScaledRotaryEmbedding([2.0] * 8, factors, max_sequence_length=1024, pretraining_sequence_length=16)
-    settings = {"type": "longrope", "factors": tuple(factors), "scaling_factor": 64.0}
-    own = Rotary(RotarySettings(**settings, original_max_position_embeddings=16))
-    x = normal(1, 8, 2, 16)
-    wanted = to_numpy(theirs(ops.convert_to_tensor(x), start_index=100))
-    assert_close(turned(own, x, np.arange(100, 108)), wanted, 1e-4)
-
-
 FREQUENCIES = 10000.0 ** (-np.arange(0, 64, 2) / 64)
 POSITIONS = [0, 1, -1, 1023, 1024, 8191, 2**20 - 1, 2**20, 10**6, 10**8, 2**30 - 1, -(2**29)]
 

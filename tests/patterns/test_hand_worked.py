@@ -19,9 +19,7 @@ from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import (
     Blocks,
     First,
-    Heads,
     ImageBlocks,
-    InTurn,
     Stride,
     Successors,
     Summary,
@@ -73,12 +71,6 @@ def test_a_query_gets_the_mean_of_the_values_it_sees(subtests):
             np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_a_token_is_hidden_from_itself_in_every_part():
-    for hide_self, alone in (("unless_alone", 1), ("always", 0)):
-        found = means(functools.partial(attend_pattern, First(1) | Window(2), causal=True, hide_self=hide_self))
-        np.testing.assert_allclose(found, [alone, 1, 1.5, 2.5, 4.5, 8.5], rtol=1e-6)
-
-
 PATTERNS = [Window(8), Stride(8), Window(8) | Stride(8), Summary(6, 2), Blocks(6, 1), ImageBlocks(6, (2, 2))]
 
 
@@ -96,28 +88,6 @@ def test_dropout_leaves_out_or_scales_up_single_weights(subtests):
             seen, there = weights > 0, used > 0
             assert abs(there[seen].mean() - 0.75) < 0.06  # five standard deviations of 1,700 draws
             np.testing.assert_allclose(used[there], weights[there] / 0.75, rtol=1e-5)
-
-
-def test_the_log_sum_exp_of_a_union_is_that_of_all_its_parts():
-    zeros = column([0] * 5)
-    for pattern in (Window(2) | First(1), Heads([(1, First(1) | Window(2))])):
-        found = attend_pattern(pattern, zeros, zeros, zeros, causal=True, return_log_sum_exp=True).log_sum_exp
-        np.testing.assert_allclose(np.exp(ops.convert_to_numpy(found))[0, 0], [1, 2, 3, 3, 3], rtol=1e-6)
-
-
-@pytest.mark.parametrize("before", [[], [Window(4), Window(5)]])
-def test_heads_that_take_turns_stay_in_their_order(before):
-    turns = [Window(1), Window(2), Window(3)]
-    pattern = InTurn(turns) if not before else Heads([*((1, part) for part in before), (6, InTurn(turns))])
-    expected = [*before, *turns, *turns]
-    zeros = np.zeros((1, len(expected), 7, 1), "float32")
-    values = np.random.default_rng(0).normal(size=zeros.shape).astype("float32")
-    found = attend_pattern(pattern, zeros, zeros, values, causal=True, return_weights=True)
-    for head, part in enumerate(expected):
-        own = slice(head, head + 1)
-        alone = attend_pattern(part, zeros[:, own], zeros[:, own], values[:, own], causal=True, return_weights=True)
-        for actual, wanted in zip(found[:2], alone[:2], strict=True):
-            np.testing.assert_allclose(actual[:, own], wanted, rtol=0, atol=1e-6)
 
 
 TOTAL = 6 * BLOCK_SIZE + 2

@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 from tests.contracts import normal
@@ -75,18 +74,6 @@ def test_a_query_reads_the_best_clusters_and_runs(pattern, window, sinks, length
     y = layer(x, use_causal_mask=True, query_mask=counted)
     expected = slow_layer(layer, x, window, sinks, counted)
     np.testing.assert_allclose(ops.convert_to_numpy(y)[counted], expected[counted], atol=1e-4)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("pattern", first([RetrievedClusters(2, 4, 8), RetrievedClusters(2, 1, 8, num_nodes=2)], 1))
-@pytest.mark.parametrize("length", first([21, 8, 5], 1))
-def test_lengths_may_be_unknown(pattern, length):
-    layer, x = make_layer(Window(3) | pattern), normal(1, length, SIZE)
-    inputs = keras.Input((None, SIZE))
-    model = keras.Model(inputs, layer(inputs, use_causal_mask=True))
-    expected = ops.convert_to_numpy(model(x))
-    program = tf.function(model, input_signature=[tf.TensorSpec((None, None, SIZE))])
-    np.testing.assert_allclose(program(x), expected, atol=1e-5)
 
 
 def test_bisection_halves_along_the_first_direction():

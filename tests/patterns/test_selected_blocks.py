@@ -23,13 +23,6 @@ def chosen(key, block_size=2, count=1, query=None, **masks):
     return to_numpy(found)[0, 0].T.tolist()
 
 
-def test_a_query_selects_the_earlier_block_with_the_highest_score():
-    # Means 1, 3, 2; the blocks of a query are those before its own.
-    assert chosen([0, 2, 3, 3, 2, 2, 9, 9]) == [[-1, -1, 0, 0, 1, 1, 1, 1]]
-    assert chosen([0, 2, 3, 3, 2, 2, 9, 9], query=[-1] * 8) == [[-1, -1, 0, 0, 0, 0, 0, 0]]
-    assert chosen([0, 2, 3, 3, 2, 2, 9, 9], count=2)[1] == [-1, -1, -1, -1, 0, 0, 2, 2]
-
-
 def test_all_queries_may_select_one_block_with_either_sort(monkeypatch):
     monkeypatch.setattr(selected_blocks, "TILE_COST", 0)
     query, key, value = np.abs(normal(3, 1, 2, 300, 4))
