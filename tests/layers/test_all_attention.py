@@ -41,14 +41,6 @@ def test_single_head_attends_to_vectors_with_all_heads_joined():
     assert_close(layer(X), expected)
 
 
-def test_heads_without_a_window_have_no_keys():
-    layer = AllAttention(3, 4, num_persistent=5, window=2, variant="head_split")
-    layer.build((None, None, 6))
-    shapes = {weight.path.split("/", 1)[1]: tuple(weight.shape) for weight in layer.weights}
-    assert shapes["key/kernel"] == shapes["value/kernel"] == (6, 2, 4)
-    assert shapes["query/kernel"] == (6, 3, 4) and shapes["persistent/key"] == (1, 5, 4)
-
-
 @pytest.mark.parametrize("variant", first(["single_head", "split", "all", "head_split"], 2))
 def test_dropout_applies_only_in_training(variant):
     layer, plain = built(variant=variant, dropout=0.5, seed=0), built(variant=variant)

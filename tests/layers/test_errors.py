@@ -283,12 +283,6 @@ def test_the_argument_of_a_wrong_call_of_attention_pattern_is_named(subtests):
             make().attention_pattern(**inputs)
 
 
-def test_a_call_without_a_query_is_a_type_error():
-    for layer in (local(), mixed(), layers.SwappedAttention(local())):
-        with pytest.raises(TypeError, match="'query'"):
-            layer()
-
-
 def test_a_misspelled_call_argument_suggests_the_right_one(subtests):
     for make, wrong, hint in [
         (local, "causal", "`use_causal_mask=True`"),

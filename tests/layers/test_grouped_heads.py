@@ -4,9 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.cases import Case
-from tests.contracts import assert_close, compare_with_dense, normal, to_numpy, with_random_weights
-from tests.draws import first
+from tests.contracts import assert_close, normal, to_numpy
 from tf_sparse_attention.layers import LSHAttention, RoutingAttention, SparseAttention, StridedAttention
 from tf_sparse_attention.ops.masks import TokenMasks
 from tf_sparse_attention.patterns import InTurn, Nearest, Window
@@ -57,20 +55,3 @@ def test_no_array_of_the_graph_repeats_the_keys_of_a_group():
     assert products
     for node in products:  # of the 16 query heads on one side, of the heads of keys on the other
         assert node.inputs[1].shape[:2].num_elements() <= 2
-
-
-SHARED = [
-    (RoutingAttention, {**ROUTED, "position": "relative", "attention_scale": 0.7}),
-    (SparseAttention, {"pattern": Window(3) | Nearest(3, 5), "seed": 1}),
-    (LSHAttention, HASHED),
-]
-
-
-@pytest.mark.parametrize(("layer_class", "arguments"), first(SHARED, 1))
-def test_queries_that_see_only_themselves_ignore_the_sink(layer_class, arguments):
-    layer, x = layer_class(4, 4, use_sink=True, share_qk=True, **arguments), normal(2, LENGTH, SIZE)
-    layer.build(x.shape)
-    with_random_weights(layer, 0)
-    compare_with_dense(layer, Case(None, causal=True), x)
-    (weights,) = layer(x, use_causal_mask=True, return_attention_scores=True)[1:]
-    np.testing.assert_allclose(to_numpy(weights)[..., 0, 0], 1, rtol=0, atol=1e-6)

@@ -10,7 +10,6 @@ import re
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from tests.contracts import normal, to_numpy
 from tests.draws import first
@@ -193,18 +192,3 @@ def test_initializer():
     assert len(kernels) == 5
     for one, other in itertools.combinations(kernels, 2):
         assert not np.allclose(one, other)
-
-
-def test_masking():
-    ids = np.array([[1, 2, 3, 0, 0], [3, 3, 1, 1, 2], [1, 0, 0, 0, 0]]), np.array([[5, 4, 0], [3, 0, 0], [2, 1, 1]])
-    query, value = (keras.layers.Embedding(8, 8, mask_zero=True)(x) for x in ids)
-    query_mask, value_mask = (x != 0 for x in ids)
-    theirs, own = make_pair("MultiHeadAttention", query.shape, value.shape, use_gate=True)
-    pairs = query_mask[:, :, None] & value_mask[:, None, :] & np.tril(np.ones((5, 3), bool))
-    plain = [ops.copy(x) for x in (query, value)]
-    output = to_numpy(own(query, value, use_causal_mask=True))
-    np.testing.assert_allclose(output, to_numpy(own(*plain, attention_mask=pairs.astype("int32"))), atol=1e-5)
-    expected = to_numpy(theirs(query, value, use_causal_mask=True))
-    np.testing.assert_allclose(output[query_mask], expected[query_mask], atol=1e-4)
-    bias = to_numpy(own.output_dense.bias)
-    np.testing.assert_array_equal(output[~query_mask], np.broadcast_to(bias, output[~query_mask].shape))

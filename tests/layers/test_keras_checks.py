@@ -70,7 +70,7 @@ def test_a_layer_is_built_by_shapes_symbols_and_arrays_and_trained_by_fit(name):
     inputs = keras.Input(x.shape[1:], dtype=x.dtype)
     model = keras.Model(inputs, keras.layers.Dense(1)(by_array(inputs, **arguments)))
     loss, jit_compile = lambda _, y: ops.mean(y, axis=tuple(range(1, len(y.shape)))), "auto" if is_full() else False
-    model.compile("sgd", loss, jit_compile=jit_compile)  # by default `test_contract_models.py` trains with XLA
+    model.compile("sgd", loss, jit_compile=jit_compile)
     assert np.isfinite(model.fit(x, np.zeros(2), verbose=0).history["loss"]).all()
 
 

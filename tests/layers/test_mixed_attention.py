@@ -65,14 +65,3 @@ def test_an_extra_mask_reaches_only_the_part_that_accepts_it():
     seen = to_numpy(layer.attention_pattern(X, global_mask=marks))
     np.testing.assert_array_equal(seen, to_numpy(weights) > 0)
     assert layer.extra_mask_names == ("global_mask",)
-
-
-def test_an_extra_mask_is_an_input_of_a_saved_model(tmp_path):
-    inputs = {"x": keras.Input((None, SIZE), name="x"), "marks": keras.Input((None,), dtype="bool", name="marks")}
-    layer = MixedAttention([local(), GlobalLocalAttention(2, 4, window=3)])
-    model = keras.Model(inputs, layer(inputs["x"], global_mask=inputs["marks"]))
-    model.save(tmp_path / "model.keras")
-    given = {"x": X, "marks": np.arange(18).reshape(2, 9) % 5 == 0}
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_close(to_numpy(loaded(given)), to_numpy(layer(X, global_mask=given["marks"])), 0)
-    assert np.abs(to_numpy(loaded(given)) - to_numpy(layer(X))).max() > 1e-3

@@ -131,18 +131,6 @@ def test_the_first_centroids_are_normalised_distinct_directions_that_count_as_on
     assert len(np.unique(centroids.reshape(6, 4), axis=0)) == 6
 
 
-@pytest.mark.full
-def test_layers_with_equal_seeds_are_equal_in_training():
-    results = []
-    for number, seed in enumerate((7, 7, 8)):
-        keras.utils.set_random_seed(number)  # which matters to no layer with a seed
-        layer = ready(routing(dropout=0.3, seed=seed, revive_after=1))
-        outputs = [to_numpy(layer(X, use_causal_mask=True, training=True)) for _ in range(3)]
-        results.append([*outputs, *state_of(layer)])
-    assert all(np.array_equal(a, b) for a, b in zip(*results[:2], strict=True))
-    assert not any(np.array_equal(a, b) for a, b in zip(results[0][:5], results[2][:5], strict=True))
-
-
 def test_start_from_data_makes_centroids_of_tokens():
     layer = ready(routing())
     layer.start_from_data(X)
