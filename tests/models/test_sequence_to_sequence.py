@@ -89,17 +89,6 @@ def test_padding_and_other_rows_change_nothing(model):
     assert_close(padded[:, :T], whole, NEAR)
 
 
-def test_no_target_depends_on_later_ones_but_on_the_source(model):
-    whole = to_numpy(model(inputs_of()))
-    for position in (2, 6):
-        changed = TARGETS.copy()
-        changed[:, position:] = 3 + changed[:, position:] % 5
-        assert_close(to_numpy(model(inputs_of(targets=changed)))[:, : position + 1], whole[:, : position + 1], 0)
-    other = SOURCES.copy()
-    other[:, -1] = 1 + other[:, -1] % (V - 1)
-    assert np.abs(to_numpy(model(inputs_of(other))) - whole).max() > 1e-3
-
-
 def test_packed_documents_are_those_of_rows_of_their_own():
     model = make()
     packed = {

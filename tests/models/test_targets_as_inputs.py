@@ -88,7 +88,6 @@ def test_a_compiled_model_trains_on_once_it_is_loaded(tmp_path):
     assert np.isfinite(loaded.test_on_batch(*batch(words=FREQUENT)))
 
 
-@pytest.mark.full
 def test_a_model_that_goes_on_tells_its_targets_too():
     readers = [StatefulModel(make(memory_length=6), 4) for _ in range(2)]
     losses = [

@@ -1,13 +1,11 @@
 """Copies in another precision, and the causality audit of them."""
 
 import keras
-import numpy as np
 import pytest
 from keras import layers
 
-from tests.analysis.causality.audited_layers import RoundingAhead, SubclassedModel, attention, language_model
+from tests.analysis.causality.audited_layers import RoundingAhead, SubclassedModel
 from tf_sparse_attention.analysis import CausalityError, assert_causal, causality_report
-from tf_sparse_attention.analysis.causality.precision import copy_in_precision
 
 
 def test_float64_tells_rounding_from_a_leak():
@@ -16,16 +14,6 @@ def test_float64_tells_rounding_from_a_leak():
     report = assert_causal(RoundingAhead(), dtype="float64")
     assert report.atol == 1e-12
     assert 0 < report.max_change < 1e-12
-
-
-def test_a_copy_computes_the_same_with_more_digits():
-    model = language_model(attention(), dropout=0.1)
-    ids = np.arange(8)[None]
-    copy = copy_in_precision(model, "float64", lambda made: made(ids))
-    assert {layer.compute_dtype for layer in copy.layers[1:]} == {"float64"}
-    assert copy(ids).dtype == "float64"
-    np.testing.assert_allclose(copy(ids), model(ids), atol=1e-6)
-    assert not np.array_equal(copy(ids), model(ids))
 
 
 @pytest.mark.full

@@ -46,14 +46,6 @@ def test_an_encoder_gives_the_dense_result_with_padding(bert):
     assert difference(*(result["pooled_output"] for result in results)) < 1e-5
 
 
-@pytest.mark.full
-def test_padding_takes_no_place_in_clusters(bert):
-    sparse = replace_attention(bert, routed, print_fn=None)
-    long = {**padded(), "segment_ids": np.zeros((2, LENGTH), int)}
-    short = {name: values[1:, :7] for name, values in long.items()}
-    assert difference(sparse(long)["sequence_output"][1:, :7], sparse(short)["sequence_output"]) < 1e-5
-
-
 def test_a_decoder_gives_the_dense_result_with_padding_without_a_mask_of_all_pairs(gpt2):
     inputs, seen = padded(), []
     sparse = replace_attention(gpt2, local(), print_fn=None)

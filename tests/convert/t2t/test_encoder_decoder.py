@@ -63,22 +63,13 @@ def test_distances_of_an_encoder_are_read_where_the_published_code_reads_them(sm
 
 
 @pytest.mark.full
-def test_causal_routing_reads_the_best_of_the_source_and_not_later_targets(causal):
-    routing = causal.backbone.blocks[1].cross_attention.parts[0]
-    assert (routing.selection, routing.reproduce_reference) == ("top_keys", False)
-    whole = np.asarray(causal(INPUTS))
-    changed = np.where(np.arange(30) < 11, INPUTS["decoder_token_ids"], (INPUTS["decoder_token_ids"] + 1) % 20)
-    found = np.asarray(causal({**INPUTS, "decoder_token_ids": changed}))
-    np.testing.assert_array_equal(found[:, :11], whole[:, :11])
-    assert np.abs(found - whole).max() > 1e-3
-
-
-@pytest.mark.full
 def test_causal_routing_keeps_the_weights_and_ignores_padding_of_the_source(causal, model):
     ours, theirs = weights_by_path(causal), weights_by_path(model)
     assert set(ours) == set(theirs)
     for path, weight in theirs.items():
         np.testing.assert_array_equal(ours[path], weight, err_msg=path)
+    routing = causal.backbone.blocks[1].cross_attention.parts[0]
+    assert (routing.selection, routing.reproduce_reference) == ("top_keys", False)
     selections = [part.selection for block in causal.encoder.blocks[1:] for part in block.attention.parts[:1]]
     assert selections == ["top_k"] * 2  # the selection of the encoder stays as it was
     whole = np.asarray(causal(INPUTS))
