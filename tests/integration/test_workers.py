@@ -161,10 +161,12 @@ def test_a_model_split_over_processes_is_trained_and_resumed(runs, made, count, 
         (folder / "checkpoints" / "step_000000010.part_1.npz").unlink()
         runs.finish(name, "jax", count, devices, **FEW_STEPS, model_parallel=parts)
         assert "is damaged and skipped" in runs.said(name) and "from step 6 to 10" in runs.said(name)
-    # The checkpoint of a split model is that of any other run: one device continues it.
-    one = runs.finish(name, "jax", **{**FEW_STEPS, "num_steps": 12})
-    further = runs.finish("further", "jax", **{**FEW_STEPS, "num_steps": 12})
+    # The checkpoint of a split model is that of any other run: one device continues it, and parts that of one device.
+    one, further = (runs.finish(each, "jax", **{**FEW_STEPS, "num_steps": 12}) for each in (name, "further"))
     assert_same_state(one, further, 1e-4)
+    runs.finish(name, "jax", count, devices, **{**FEW_STEPS, "num_steps": 14}, model_parallel=parts)
+    further = runs.finish("further", "jax", **{**FEW_STEPS, "num_steps": 14})
+    assert losses_of(folder) == pytest.approx(losses_of(further), rel=1e-4)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -91,21 +91,6 @@ def test_a_small_model_can_be_built(name, variant):
     assert 100_000 < num_weights(name, variant) < 5_000_000
 
 
-PUBLISHED = [("sparse_transformer_enwik8", "published")]
-PUBLISHED += [case for case in ALL if case[0] in ("enwik8", "pg19", "wikitext103", "images_published")]
-
-
-@pytest.mark.parametrize(("name", "variant"), first(PUBLISHED, 1))
-def test_a_published_size_can_be_built_with_one_layer(name, variant):
-    config = load(name, variant)
-    config.model.update(num_layers=1, num_local_layers=0)
-    backbone = make_model(config).backbone
-    preset = tsa.models.PRESETS[config.model.preset]
-    assert backbone.hidden_dim == preset["arguments"]["hidden_dim"]
-    assert config.data.sequence_length == preset["sequence_length"]
-    assert backbone.max_length in (None, preset["sequence_length"])
-
-
 COMPARED = [("demo", ["mixed", "local"]), ("audio", module_of("audio").SMALL), ("images", variants_of("images"))]
 COMPARED += [("books", ["mixed", "local"]), ("translate_documents", ["mixed", "local"])]
 

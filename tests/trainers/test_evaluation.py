@@ -187,15 +187,6 @@ def metrics_for(nats, num_tokens, num_bytes, num_words):
     return language_model.Validation.metrics(validation, {"nats": nats, "tokens": num_tokens})
 
 
-def test_scores_of_a_text_worked_by_hand():
-    # Eight tokens of seven bytes and two words, each token predicted with probability 1/4.
-    metrics = metrics_for(8 * math.log(4), num_tokens=8, num_bytes=7, num_words=2)
-    names = "loss", "bits_per_byte", "perplexity", "perplexity_per_word"
-    assert [metrics[name] for name in names] == pytest.approx([math.log(4), 16 / 7, 4, 4**4])
-    certain = metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=2)
-    assert [certain[name] for name in names] == [0.0, 0.0, 1.0, 1.0]
-
-
 def test_a_perplexity_per_word_without_words_or_too_large_for_a_float_is_none():
     for nats, num_words in ((1000.0, 0), (1000.0, 1), (0.0, 0)):
         assert metrics_for(nats, num_tokens=500, num_bytes=500, num_words=num_words)["perplexity_per_word"] is None
