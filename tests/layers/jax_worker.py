@@ -1,7 +1,5 @@
 """Checks of the layers that run on JAX, in a process of their own; `test_jax_layers.py` judges the figures."""
 
-import json
-
 import jax
 import keras
 import numpy as np
@@ -92,10 +90,3 @@ def saved_model(name, folder):
     model.export(folder, verbose=False)
     loaded = tf.saved_model.load(folder)
     return float(np.abs(loaded.serve(x) - model(x)).max())
-
-
-def main(checks):
-    """Run checks by name, `name=argument` for one with an argument, and prints a line of JSON for each."""
-    for check in checks:
-        name, *arguments = check.split("=")
-        print(json.dumps([name, globals()[name](*arguments)]))

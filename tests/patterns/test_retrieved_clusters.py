@@ -3,10 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from tests.contracts import normal
-from tests.draws import first
+from tests.draws import first, is_full
 from tests.oracle import definitions
 from tests.oracle.attention import rotate
 from tf_sparse_attention import layers
@@ -74,6 +75,10 @@ def test_a_query_reads_the_best_clusters_and_runs(pattern, window, sinks, length
     y = layer(x, use_causal_mask=True, query_mask=counted)
     expected = slow_layer(layer, x, window, sinks, counted)
     np.testing.assert_allclose(ops.convert_to_numpy(y)[counted], expected[counted], atol=1e-4)
+    if is_full():
+        signature = [tf.TensorSpec((None, None, SIZE)), tf.TensorSpec((None, None), "bool")]
+        program = tf.function(lambda x, mask: layer(x, query_mask=mask, use_causal_mask=True), signature)
+        np.testing.assert_allclose(program(x, counted)[counted], expected[counted], atol=1e-4)
 
 
 def test_bisection_halves_along_the_first_direction():
