@@ -23,12 +23,11 @@ ON_TENSORFLOW = (
     "tests/models/test_language_model.py",
     "tests/integration/test_replicas.py",
 )
-# What these compare is JAX, in processes of its own too; one test wants TensorFlow's result beside it.
+# What these compare is JAX, in processes of its own too.
 WITHOUT_TENSORFLOW = (
     "tests/integration/test_without_tensorflow.py",
     "tests/layers/test_jax_layers.py",
     "tests/models/test_metrics.py",
-    "--deselect=tests/layers/test_jax_layers.py::test_a_stateless_training_call_gives_what_tensorflow_gives_and_moves_nothing",
 )
 # Each of several processes and devices against one; what needs a backend that is not there is skipped.
 SEVERAL_WORKERS = "tests/integration/test_workers.py"
