@@ -552,7 +552,3 @@ class Backbone(CheckedInputs, Model):
     def get_config(self) -> Config:
         groups = {name: vars(self._arguments[name]) for name in GROUPS}
         return {**self.base_config(), **copy.deepcopy({**self._arguments, **groups})}
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Backbone":
-        return cls(**config)

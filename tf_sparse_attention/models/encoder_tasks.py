@@ -27,6 +27,8 @@ class EncoderTask(CheckedInputs, Model):
         ValueError: if an argument is invalid or `encoder` is causal.
     """
 
+    _model_arguments = ("encoder",)
+
     def __init__(self, encoder: keras.layers.Layer, num_outputs: int, dropout: float = 0.0, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
@@ -57,15 +59,6 @@ class EncoderTask(CheckedInputs, Model):
     def logits(self, vectors: Tensor, training: bool | None = None) -> Tensor:
         """Compute the outputs of the head for vectors (..., D): float32 (..., outputs)."""
         return ops.cast(self.head(self.head_dropout(vectors, training=training)), "float32")
-
-    def get_config(self) -> Config:
-        encoder = keras.saving.serialize_keras_object(self.encoder)
-        return {**self.base_config(), "encoder": encoder, "dropout": self.dropout}
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "EncoderTask":
-        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects=custom_objects)
-        return cls(**{**config, "encoder": encoder})
 
 
 def get_padding_mask(inputs: Tensor | dict[str, Tensor]) -> Tensor | None:
@@ -153,7 +146,7 @@ class SequenceClassifier(EncoderTask):
         return self.logits(_mean(vectors, get_padding_mask(inputs)), training)
 
     def get_config(self) -> Config:
-        return {**super().get_config(), "num_classes": self.num_classes, "pooling": self.pooling}
+        return self.base_config("num_classes", "pooling", "dropout")
 
 
 def _pooled(outputs):
@@ -213,7 +206,7 @@ class TokenClassifier(EncoderTask):
         return self.logits(self.encode(inputs, training)["sequence_output"], training)
 
     def get_config(self) -> Config:
-        return {**super().get_config(), "num_classes": self.num_classes}
+        return self.base_config("num_classes", "dropout")
 
 
 ANSWER_MASK = "answer_mask"
@@ -301,7 +294,7 @@ class SpanAnswerer(EncoderTask):
         return ops.where(exists, start, -1), ops.where(exists, end, -1), ops.where(exists, score, -float("inf"))
 
     def get_config(self) -> Config:
-        return {**super().get_config(), "max_answer_length": self.max_answer_length}
+        return self.base_config("max_answer_length", "dropout")
 
 
 def best_spans(

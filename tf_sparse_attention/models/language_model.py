@@ -57,6 +57,8 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         >>> model.compile("adam", loss=language_model_loss(), metrics=[BitsPerByte()])
     """
 
+    _model_arguments = ("backbone",)
+
     def __init__(
         self, backbone: Backbone, tie_embeddings: bool = False, use_output_bias: bool = True, **kwargs: Any
     ) -> None:
@@ -272,16 +274,7 @@ class LanguageModel(CheckedInputs, Generation, TargetsAsInputs, Model):
         return (*sizes, self.backbone.vocabulary_size) if targets is None else sizes
 
     def get_config(self) -> Config:
-        return {
-            **self.base_config(),
-            "backbone": keras.saving.serialize_keras_object(self.backbone),
-            "tie_embeddings": self.tie_embeddings,
-            "use_output_bias": self.use_output_bias,
-        }
-
-    @classmethod
-    def from_config(cls, config: Config) -> "LanguageModel":
-        return cls(**{**config, "backbone": keras.saving.deserialize_keras_object(config["backbone"])})
+        return self.base_config("tie_embeddings", "use_output_bias")
 
 
 def initialize_by_depth(model: keras.Model, seed: int | None = None) -> None:

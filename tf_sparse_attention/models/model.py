@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -128,6 +128,8 @@ class Model(LowRankMixin, TrainStepMixin, keras.Model):
         >>> model = tsa.models.Model(inputs, outputs)
     """
 
+    _model_arguments: tuple[str, ...] = ()  # names of constructor arguments that are models
+
     def __new__(cls, *args: Any, **kwargs: Any) -> keras.Model:
         named = {"inputs", "outputs"} & set(kwargs)
         if cls is Model and len(args) + len(named) >= 2:
@@ -135,9 +137,19 @@ class Model(LowRankMixin, TrainStepMixin, keras.Model):
             return FunctionalModel(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)
 
-    def base_config(self) -> Config:
-        """Return the config entries of all models; `keras.Model` would infer constructor arguments."""
-        return {"name": self.name, "trainable": self.trainable, "dtype": layer_dtype_policy(self)}
+    def base_config(self, *names: str) -> Config:
+        """Return the config entries of all models, of inner models, and of the attributes `names`."""
+        models = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in self._model_arguments}
+        values = {name: getattr(self, name) for name in names}
+        return {"name": self.name, "trainable": self.trainable, "dtype": layer_dtype_policy(self), **models, **values}
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Self:
+        models = {
+            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
+            for name in cls._model_arguments
+        }
+        return super().from_config({**config, **models}, custom_objects)
 
 
 class TargetsAsInputs:

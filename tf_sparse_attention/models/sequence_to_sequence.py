@@ -69,6 +69,8 @@ class SequenceToSequence(TargetsAsInputs, Model):
         (1, 9, 100)
     """
 
+    _model_arguments = ("encoder", "decoder")
+
     def __init__(self, encoder: Backbone, decoder: LanguageModel, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
@@ -297,16 +299,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
         return sizes if "targets" in input_shape else (*sizes, self.vocabulary_size)
 
     def get_config(self) -> Config:
-        models = {name: getattr(self, name) for name in ("encoder", "decoder")}
-        return {
-            **self.base_config(),
-            **{name: keras.saving.serialize_keras_object(model) for name, model in models.items()},
-        }
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "SequenceToSequence":
-        models = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("encoder", "decoder")}
-        return cls(**{**config, **models})
+        return self.base_config()
 
 
 def _check_models(encoder, decoder):

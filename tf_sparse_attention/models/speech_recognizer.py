@@ -58,6 +58,8 @@ class SpeechRecognizer(Model):
         (2, 25, 60)
     """
 
+    _model_arguments = ("encoder",)
+
     def __init__(
         self,
         encoder: Backbone,
@@ -184,16 +186,7 @@ class SpeechRecognizer(Model):
         return None
 
     def get_config(self) -> Config:
-        names = ("vocabulary_size", "num_features", "subsampling", "feature_mean", "feature_std")
-        return {
-            **self.base_config(),
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            **{name: getattr(self, name) for name in names},
-        }
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "SpeechRecognizer":
-        return cls(**{**config, "encoder": keras.saving.deserialize_keras_object(config["encoder"])})
+        return self.base_config("vocabulary_size", "num_features", "subsampling", "feature_mean", "feature_std")
 
 
 def _check_encoder(encoder, num_features, subsampling):

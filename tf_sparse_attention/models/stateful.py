@@ -51,6 +51,8 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         >>> training.compile("adam", loss=language_model_loss())
     """
 
+    _model_arguments = ("model",)
+
     def __init__(self, model: LanguageModel, batch_size: int, **kwargs: Any) -> None:
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
@@ -145,12 +147,4 @@ class StatefulModel(CheckedInputs, TargetsAsInputs, Model):
         return self.model.compute_output_shape(input_shape)
 
     def get_config(self) -> Config:
-        return {
-            **self.base_config(),
-            "model": keras.saving.serialize_keras_object(self.model),
-            "batch_size": self.batch_size,
-        }
-
-    @classmethod
-    def from_config(cls, config: Config) -> "StatefulModel":
-        return cls(**{**config, "model": keras.saving.deserialize_keras_object(config["model"])})
+        return self.base_config("batch_size")
