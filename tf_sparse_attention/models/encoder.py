@@ -15,6 +15,7 @@ from tf_sparse_attention.ops.masks import document_starts
 from tf_sparse_attention.ops.shapes import shape
 from tf_sparse_attention.types import Config, Tensor
 
+COUNTS = ("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "max_length", "num_token_types")
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "token_type_ids")
 
 
@@ -91,28 +92,20 @@ class Encoder(CheckedInputs, Model):
         use_pooler: bool = True,
         **kwargs: Any,
     ) -> None:
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         checks.check_keywords(self, kwargs)
         super().__init__(autocast=False, **kwargs)  # float ids would be rounded to half precision
-        counts = {"vocabulary_size": vocabulary_size, "num_layers": num_layers, "hidden_dim": hidden_dim}
-        counts |= {"max_length": max_length, "num_token_types": num_token_types}
-        counts |= {"first_block_count": first_block_count}
-        for name, count in counts.items():
-            checks.check_count(name, count)
-            setattr(self, name, count)
+        for name in COUNTS:
+            checks.check_count(name, arguments[name])
+        checks.check_count("first_block_count", first_block_count)
         checks.check_optional_count("padding_id", padding_id, minimum=0)
         checks.check_optional_count("global_block", global_block)
         checks.check_rate("dropout", dropout)
         checks.check_switch("use_pooler", use_pooler)
-        checks.check_count("intermediate_dim", intermediate_dim)
-        self.intermediate_dim = intermediate_dim
-        self.attention = serialize_attention(attention)
-        self.activation = activation
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.dropout = dropout
-        self.embedding_scale = embedding_scale
-        self.padding_id = padding_id
-        self.global_block = global_block
-        self.use_pooler = use_pooler
+        arguments["attention"] = serialize_attention(attention)
+        self._argument_names = tuple(arguments)
+        for name, value in arguments.items():
+            setattr(self, name, value)
         self._make_layers()
         self.built = True
         if global_block and "global_mask" not in self.extra_mask_names:
@@ -228,23 +221,7 @@ class Encoder(CheckedInputs, Model):
         return ops.broadcast_to(counts, shape(ids))
 
     def get_config(self) -> Config:
-        names: tuple[str, ...]
-        names = ("vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "attention", "max_length")
-        names += (
-            "num_token_types",
-            "activation",
-            "layer_norm_epsilon",
-            "dropout",
-            "embedding_scale",
-            "padding_id",
-            "global_block",
-        )
-        names += ("first_block_count", "use_pooler")
-        return {**self.base_config(), **{name: getattr(self, name) for name in names}}
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> "Encoder":
-        return cls(**config)
+        return self.base_config(*self._argument_names)
 
 
 def _first_tokens(x, starts):
