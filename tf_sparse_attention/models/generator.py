@@ -1,6 +1,5 @@
 """Generation from a language model with cached compiled programs."""
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -158,7 +157,7 @@ class Generator:
         def start(encoded):
             return self.decoder.start(batch_size, size, encoded, **options)
 
-        return self._programs.get(("start", batch_size, size, *sorted(options.items())), lambda: start)(encoded)
+        return self._programs.get(("start", batch_size, size, *sorted(options.items())), start)(encoded)
 
     def read(self, state: Any, inputs: np.ndarray, counts: np.ndarray) -> Any:
         """Return the state after the first `counts` (B,) inputs of each row, int32 (B, T).
@@ -167,8 +166,7 @@ class Generator:
         """
         if self.decoder.read is None:
             return state
-        read = self.decoder.read
-        program, start = self._programs.get(("read",), lambda: read), 0
+        program, start = self._programs.get(("read",), self.decoder.read), 0
         while start < counts.max():
             size = READ_SIZES[int(counts.max() - start > READ_SIZES[1] // 2)]
             piece = np.zeros((len(inputs), size), "int32")
@@ -179,8 +177,8 @@ class Generator:
         return state
 
     def program(self, kind: tuple, make: Callable[[], Callable]) -> Callable:
-        """Return a compiled program of the model; see `Programs.get`."""
-        return self._programs.get(kind, make)
+        """Return a compiled program of the model from the result of `make`; see `Programs.get`."""
+        return self._programs.get(kind, make())
 
     def compile_stats(self) -> dict[str, int]:
         """Return the number of compiled programs by name; see `LanguageModel.compile_stats`."""
@@ -237,15 +235,24 @@ class Generator:
 
     def advance(self, progress: Progress, task: Task, amount: Tensor) -> Progress:
         """Generate up to `amount` tokens, int32 (), per row; speculative decoding may add a few more."""
-        if isinstance(task.strategy, Speculative):
-            draft = task.strategy.draft
-            target, other = (SpeculativeModel(model, task.num_ids) for model in (self.model, draft))
-            run = functools.partial(_speculate, target, other, task.strategy)
-            program = self._programs.get(("speculate", *task.kind), lambda: run, [draft])
+        strategy = task.strategy
+        if isinstance(strategy, Speculative):
+            target, draft = (SpeculativeModel(model, task.num_ids) for model in (self.model, strategy.draft))
+
+            def add(progress, keys, stop_token_ids, num_tokens, values):
+                sampling: Any = strategy.strategy  # a `Sampling`
+                count = strategy.num_draft_tokens
+                return speculate(progress, target, draft, sampling, values, count, keys, stop_token_ids, num_tokens)
+
+            program = self._programs.get(("speculate", *task.kind), add, [strategy.draft])
         else:
             step = limit_vocabulary(self.decoder.step, task.num_ids)
-            make = functools.partial(_advance, step, task.strategy)
-            program = self._programs.get(("advance", *task.kind), lambda: make)
+
+            def add(progress, keys, stop_token_ids, num_tokens, values):
+                sampler, adjust = strategy.sampler(values), strategy.adjust(values)
+                return advance(progress, step, sampler, keys, stop_token_ids, num_tokens, adjust)
+
+            program = self._programs.get(("advance", *task.kind), add)
         return program(progress, task.keys, task.stop_token_ids, amount, task.strategy.values)
 
     def _best_beams(self, task):
@@ -266,7 +273,7 @@ class Generator:
 
         state = self.read(self._start(task), task.inputs, task.prompt_lengths)
         given = task.inputs, task.prompt_lengths, task.max_length, task.stop_token_ids, strategy.values
-        beams = self._programs.get(("search", *task.kind), lambda: search)(state, *given)
+        beams = self._programs.get(("search", *task.kind), search)(state, *given)
         return _rows(beams.inputs[:, 0, 1:], beams.lengths[:, 0], beams.log_probs[:, 0], task)
 
     def _check_length(self, prompts, max_length):
@@ -308,15 +315,6 @@ def make_progress(inputs: np.ndarray, lengths: np.ndarray, max_length: Tensor, s
     arrays = inputs, np.zeros((len(inputs), inputs.shape[1] - 1), "float32"), lengths, lengths >= limits, limits
     inputs, log_probs, lengths, finished, limits = map(ops.convert_to_tensor, arrays)
     return Progress(inputs, log_probs, lengths, finished, limits, state)
-
-
-def _advance(step, strategy, progress, keys, stop_token_ids, num_tokens, values):
-    return advance(progress, step, strategy.sampler(values), keys, stop_token_ids, num_tokens, strategy.adjust(values))
-
-
-def _speculate(target, draft, strategy, progress, keys, stop_token_ids, num_tokens, values):
-    settings = strategy.strategy, values, strategy.num_draft_tokens
-    return speculate(progress, target, draft, *settings, keys, stop_token_ids, num_tokens)
 
 
 def _rows(token_ids, lengths, log_probs, task):

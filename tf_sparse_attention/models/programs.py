@@ -43,12 +43,12 @@ class Programs:
         self._weights: dict[tuple, tuple[int, ...]] = {}
         self.counts: collections.Counter[str] = collections.Counter()
 
-    def get(self, kind: tuple, make: Callable[[], Callable], models: Sequence[keras.Model] = ()) -> Callable:
-        """Return the program with the key `kind`; a missing program is compiled from the result of `make`.
+    def get(self, kind: tuple, function: Callable, models: Sequence[keras.Model] = ()) -> Callable:
+        """Return the program with the key `kind`; a missing program is compiled from `function`.
 
         Args:
             kind: hashable key, whose first entry is the name of the program.
-            make: function that returns the function to compile.
+            function: the function to compile.
             models: further models that the function runs.
         """
         name, models = kind[0], (self._model, *models)
@@ -61,7 +61,6 @@ class Programs:
             self._made = {made: program for made, program in self._made.items() if made[:2] != key}
         made = *key, windows
         if made not in self._made:
-            function = make()
             self._made[made] = function if self._run_eagerly else compiled(self._counted(name, function), models)
         return self._made[made]
 

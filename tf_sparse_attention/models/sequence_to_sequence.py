@@ -78,7 +78,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
         self.encoder = encoder
         self.decoder = decoder
         self.loss_from_targets = decoder.loss_from_targets
-        self._programs: Programs | None = None
+        self._programs = Programs(self)
         self.built = True
 
     @classmethod
@@ -187,7 +187,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
 
     def compile_stats(self) -> dict[str, int]:
         """Return the number of compiled programs by name, with "encode"; see `LanguageModel.compile_stats`."""
-        return {**self.generator.compile_stats(), **({} if self._programs is None else self._programs.counts)}
+        return {**self.generator.compile_stats(), **self._programs.counts}
 
     def generate(
         self,
@@ -282,9 +282,7 @@ class SequenceToSequence(TargetsAsInputs, Model):
         if longest > size:
             raise ValueError(f"`sources` must have at most {limit} tokens each. Received: {longest} tokens.")
         mask = np.arange(size) < np.array([len(row) for row in rows])[:, None]
-        if self._programs is None:
-            self._programs = Programs(self)
-        encode = self._programs.get(("encode",), lambda: self.encode)
+        encode = self._programs.get(("encode",), self.encode)
         return encode({"encoder_token_ids": pad_prompts(rows, size), "encoder_padding_mask": mask})
 
     def _source(self, inputs):
