@@ -175,7 +175,8 @@ def test_onnx_files_need_their_packages_and_a_new_folder(small, tmp_path, monkey
 
 
 MODELS, SOURCES = conversion.TABLES
-NUMBER = re.compile(r"\de-\d\d")  # of a cell; others have a reason why there is no file
+# A cell of the tables of docs/portable.md; other cells have the reason why there is no file.
+NUMBER = re.compile(r"\de-\d\d")
 CELLS = [(SOURCES, "hashing (LSH), chunks", "LiteRT", "decode"), (SOURCES, "routing, top_keys", "ONNX", "decode")]
 EVERY_CELL = [(table, *cell) for table in (MODELS, SOURCES) for cell in conversion.every_cell(table)]
 
