@@ -98,7 +98,7 @@ smoke: $(READY) ## Run the main path with all defaults, on TensorFlow and on JAX
 
 # The smoke tests come first, unless ARGS selects tests.
 .PHONY: test
-test: $(READY) $(if $(filter command,$(origin ARGS)),,smoke) ## Run the tests, one case of everything (8 minutes on 2 cores)
+test: $(READY) $(if $(filter command,$(origin ARGS)),,smoke) ## Run the tests, one case of everything (5 minutes on 2 cores)
 	$(PYTEST) --ignore=tests/smoke $(ARGS)
 
 .PHONY: test-pages
