@@ -200,8 +200,10 @@ def _test_id(case):
 
 
 def run_mutant(mutant: Mutant, checkout: pathlib.Path, tests: Tests, full: bool) -> str:
-    """Return "killed" or "survived", with `full` also "killed in full"."""
+    """Return "killed", "survived" or, if no test executes the lines, "untested"; with `full` also "killed in full"."""
     names = tests.of(mutant)
+    if not names:
+        return "untested"
     (checkout / mutant.path).write_text(mutated(mutant))
     try:
         if _fails(checkout, names, 120 + 4 * tests.seconds(names)):

@@ -225,7 +225,7 @@ class ChatSession:
 
         inputs, lengths = np.zeros((1, chunk_size + 1), "int32"), np.zeros(1, "int32")
         inputs[0, 0] = self._ids[-1] if self._ids else 0
-        program = self._generator.program(("stream", chunk_size, *strategy.kind, num_ids), lambda: add)
+        program = self._generator.program(("stream", chunk_size, *strategy.kind, num_ids), add)
         position = np.array(len(self._ids), "int32")
         progress: Progress = program(
             make_progress(inputs, lengths, count, self._cache), position, self._keys, self._stops, strategy.values

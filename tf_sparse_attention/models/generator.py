@@ -176,9 +176,9 @@ class Generator:
             start += size
         return state
 
-    def program(self, kind: tuple, make: Callable[[], Callable]) -> Callable:
-        """Return a compiled program of the model from the result of `make`; see `Programs.get`."""
-        return self._programs.get(kind, make())
+    def program(self, kind: tuple, function: Callable) -> Callable:
+        """Return the program of the model with the key `kind`, compiled from `function`; see `Programs.get`."""
+        return self._programs.get(kind, function)
 
     def compile_stats(self) -> dict[str, int]:
         """Return the number of compiled programs by name; see `LanguageModel.compile_stats`."""
