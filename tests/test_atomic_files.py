@@ -44,6 +44,16 @@ def test_two_writers_with_one_process_id_publish_one_whole_file(tmp_path):
     assert os.listdir(tmp_path) == ["made.npz"]
 
 
+def test_two_writers_publish_one_whole_folder(tmp_path):
+    with atomic_folder(tmp_path / "made") as first:
+        first.mkdir()
+        (first / "of first").touch()
+        with atomic_folder(tmp_path / "made") as second:
+            second.mkdir()
+            (second / "of second").touch()
+    assert os.listdir(tmp_path) == ["made"] and os.listdir(tmp_path / "made") == ["of first"]
+
+
 def test_a_folder_that_another_writer_publishes_in_between_is_replaced(tmp_path, monkeypatch):
     rename, target, others = os.rename, tmp_path / "made", ["of another"]
 

@@ -15,6 +15,11 @@ TRACED = ("top_k_separate",)
 pytestmark = pytest.mark.filterwarnings("ignore:.* under a causal mask is not causal:UserWarning")
 
 
+def model_of(case, layer, length=None):
+    inputs = keras.Input((length, SIZE))
+    return keras.Model(inputs, layer(inputs, use_causal_mask=case.causal))
+
+
 def results(case, layer, x, mask):
     """Return output and scores of a call with a mask."""
     return layer(x, use_causal_mask=case.causal, query_mask=mask, return_attention_scores=True)
@@ -52,7 +57,7 @@ def test_a_graph_of_unknown_batch_and_length_equals_eager_with_xla_and_without(c
         mask = tf.constant(np.arange(length) < np.array([[length], [2]]))
         expected = run(case, layer, x, mask)
         assert_same(graph(x, mask), expected)
-    # XLA makes a program of each length.
+    # XLA makes a program of each length. By default it compiles the training below.
     if is_full():
         compiled = tf.function(graph.get_concrete_function(), jit_compile=True)
         assert_same(compiled(x, mask), expected)
@@ -69,11 +74,29 @@ def assert_same(found, expected):
 @every_layer(by_default=("mixed",))
 def test_a_saved_model_is_unchanged_when_loaded_in_safe_mode(case, tmp_path):
     layer, x = built(case, dropout=0.1), normal(2, 13, SIZE)
-    inputs = keras.Input((None, SIZE))
-    model = keras.Model(inputs, layer(inputs, use_causal_mask=case.causal))
+    model = model_of(case, layer)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
     assert_close(loaded(x), call(layer, case, x), 0)
+
+
+@pytest.mark.full
+@every_layer(by_default=("mixed",))
+def test_training_is_the_same_eager_in_a_graph_and_under_xla(case):
+    expected = train(case, run_eagerly=True)
+    for jit_compile in (False, True) if is_full() else (True,):
+        for found, wanted in zip(train(case, jit_compile=jit_compile), expected, strict=True):
+            assert_close(found, wanted, 1e-5)
+
+
+def train(case, **compilation):
+    """Return the losses of two steps of `fit` and the weights and state after them."""
+    layer = built(case)
+    model = model_of(case, layer)
+    model.compile(keras.optimizers.SGD(0.01), "mse", **compilation)
+    x, y = normal(4, 13, SIZE), normal(4, 13, SIZE, seed=1)
+    history = model.fit(x, y, batch_size=2, epochs=1, shuffle=False, verbose=0)
+    return [np.array(history.history["loss"]), *layer.get_weights()]
 
 
 @every_layer(by_default=("mixed",))

@@ -1,4 +1,4 @@
-"""Retrieved clusters against loops over all queries."""
+"""Retrieved clusters against loops over all queries, and against dense attention where nothing is left out."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from tests.contracts import normal
-from tests.draws import first, is_full
+from tests.draws import first
 from tests.oracle import definitions
 from tests.oracle.attention import rotate
 from tf_sparse_attention import layers
@@ -75,10 +75,41 @@ def test_a_query_reads_the_best_clusters_and_runs(pattern, window, sinks, length
     y = layer(x, use_causal_mask=True, query_mask=counted)
     expected = slow_layer(layer, x, window, sinks, counted)
     np.testing.assert_allclose(ops.convert_to_numpy(y)[counted], expected[counted], atol=1e-4)
-    if is_full():
-        signature = [tf.TensorSpec((None, None, SIZE)), tf.TensorSpec((None, None), "bool")]
-        program = tf.function(lambda x, mask: layer(x, query_mask=mask, use_causal_mask=True), signature)
-        np.testing.assert_allclose(program(x, counted)[counted], expected[counted], atol=1e-4)
+
+
+def test_all_clusters_are_dense_attention():
+    found, expected = sparse_and_dense(Window(3) | RetrievedClusters(100, 2, 8), normal(2, 45, SIZE), "rotary")
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def sparse_and_dense(pattern, x, position):
+    """Return the results of a pattern and of dense attention with the same weights."""
+    made = [layers.SparseAttention(HEADS, 4, pattern=pattern, position=position, seed=1)]
+    made.append(layers.DenseAttention(HEADS, 4, position=position))
+    for layer in made:
+        layer.build(x.shape)
+    made[1].set_weights(made[0].get_weights())
+    return [ops.convert_to_numpy(layer(x, use_causal_mask=True)) for layer in made]
+
+
+def test_clusters_of_equal_keys_are_estimated_exactly():
+    # Keys repeat 4 times in a segment, so each cluster has equal keys and values.
+    x = np.repeat(normal(1, 8, SIZE), 4, axis=1)
+    y, expected = sparse_and_dense(RetrievedClusters(1, 4, 16), x, None)
+    ends = slice(16, 20)  # the first segment is complete, the second has no complete run
+    np.testing.assert_allclose(y[:, ends], expected[:, ends], atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pattern", first([RetrievedClusters(2, 4, 8), RetrievedClusters(2, 1, 8, num_nodes=2)], 1))
+@pytest.mark.parametrize("length", first([21, 8, 5], 1))
+def test_lengths_may_be_unknown(pattern, length):
+    layer, x = make_layer(Window(3) | pattern), normal(1, length, SIZE)
+    inputs = keras.Input((None, SIZE))
+    model = keras.Model(inputs, layer(inputs, use_causal_mask=True))
+    expected = ops.convert_to_numpy(model(x))
+    program = tf.function(model, input_signature=[tf.TensorSpec((None, None, SIZE))])
+    np.testing.assert_allclose(program(x), expected, atol=1e-5)
 
 
 def test_bisection_halves_along_the_first_direction():

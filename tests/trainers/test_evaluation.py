@@ -12,7 +12,7 @@ import pytest
 
 import tf_sparse_attention as tsa
 from tests.draws import first
-from tests.trainers.task_runs import make_language_model_config
+from tests.trainers.task_runs import make_language_model_config, stop_evaluation
 from tf_sparse_attention import audit
 from tf_sparse_attention.data.sources.file_splits import content_digest
 from tf_sparse_attention.data.sources.text_source import official_word_count
@@ -97,6 +97,20 @@ def test_overrides_change_a_copy_and_another_text_replaces_all_settings_of_the_s
 def test_the_model_of_a_run_is_audited(run, capsys):
     assert audit.main([str(run), "--length=9"]) == 0
     assert capsys.readouterr().out.endswith("\ncausal\n")
+
+
+@pytest.mark.full
+def test_a_killed_evaluation_resumes_to_the_same_scores(run, counted, monkeypatch):
+    partial = run / "evaluation-test.partial.json"
+    predicted = stop_evaluation(monkeypatch, chunk=1, call=3)
+    with pytest.raises(KeyboardInterrupt):
+        evaluation.evaluate(run, "test", changes(use_packing=False))
+    assert json.loads(partial.read_text())["batches"] == 2
+    resumed = evaluation.evaluate(run, "test", changes(use_packing=False))
+    assert not partial.exists()
+    assert sum(predicted[3:]) == -(-counted["windows"] // 2) - 2
+    same = ("nats", "tokens", "words", "bits_per_byte", "perplexity")
+    assert {name: resumed[name] for name in same} == {name: counted[name] for name in same}
 
 
 OWN, OTHER = (types.SimpleNamespace(name=name, fingerprint=f"{name} 1") for name in ("books", "poems/long"))
@@ -185,6 +199,15 @@ def metrics_for(nats, num_tokens, num_bytes, num_words):
     validation = types.SimpleNamespace(store=store, task=task, split="test")
     validation._counts = lambda tokens: language_model.Validation._counts(validation, tokens)
     return language_model.Validation.metrics(validation, {"nats": nats, "tokens": num_tokens})
+
+
+def test_scores_of_a_text_worked_by_hand():
+    # Eight tokens of seven bytes and two words, each token predicted with probability 1/4.
+    metrics = metrics_for(8 * math.log(4), num_tokens=8, num_bytes=7, num_words=2)
+    names = "loss", "bits_per_byte", "perplexity", "perplexity_per_word"
+    assert [metrics[name] for name in names] == pytest.approx([math.log(4), 16 / 7, 4, 4**4])
+    certain = metrics_for(0.0, num_tokens=8, num_bytes=7, num_words=2)
+    assert [certain[name] for name in names] == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_a_perplexity_per_word_without_words_or_too_large_for_a_float_is_none():

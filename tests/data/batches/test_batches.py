@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.data.memory import ListSource
 from tests.draws import is_full
@@ -87,6 +88,19 @@ def test_batches_are_a_function_of_their_number_and_shards_are_their_rows(kind, 
     for spec in keras.tree.flatten(batches.dataset().element_spec):
         assert spec.shape.is_fully_defined() == batches.has_fixed_shapes
         assert spec.shape[2:].is_fully_defined()
+
+
+def test_replicas_get_their_rows_in_static_shapes(two_replicas, kinds):
+    batches = kinds["windows"]
+    dataset = two_replicas.experimental_distribute_dataset(batches.dataset(3, 5))
+    for spec in keras.tree.flatten(dataset.element_spec):
+        assert all(part.shape == (2, 16) for part in spec._component_specs)
+    for number, element in enumerate(dataset, 3):
+        replicas = [two_replicas.experimental_local_results(tensor) for tensor in tf.nest.flatten(element)]
+        first, second = (half.numpy() for half in replicas[2])  # targets
+        assert (first != second).any()
+        whole = [np.concatenate(values) for values in replicas]
+        assert_equal(whole, tf.nest.flatten(batches[number]))
 
 
 def test_invalid_shards_are_errors(kinds):
